@@ -1,0 +1,18 @@
+"""A benchmark harness for extreme multi-label classification (XMC) with label text.
+
+The flow, one typed value per arrow::
+
+    DatasetCard -> Dataset -> TokenStore -> Encoder -> vectors -> search -> TopK -> metrics -> RunRecord -> table
+    datasets/*.yaml                                                                    |
+                                                           events.jsonl, MLflow <------+
+
+`harness.run` is that flow as ten numbered steps on one screen.
+
+Tensor letters, used in every docstring: N train rows, M test rows, L labels, B queries in a batch,
+P labels in a pool, D dimension, K retrieved labels, V vocabulary, T tokens.
+"""
+
+__version__ = "0.1.0"
+
+DEFAULT_METHOD = "zeroshot"
+DEFAULT_DATASET = "lf-pydocstitles"

@@ -1,0 +1,39 @@
+"""The one exception that a person is meant to read.
+
+A `UserError` says what is wrong, where (file and line where there is one) and what to do next. The command line
+prints it as one line without a traceback and exits with code 2; anything else that escapes is a bug of ours.
+"""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class UserError(Exception):
+    """Something the user can put right: bad input, a missing file, a wrong name."""
+
+
+class DataError(UserError):
+    """Input data that does not hold together; names the file and, where known, the line."""
+
+    def __init__(self, message: str, path: Path | str | None = None, line: int | None = None) -> None:
+        place = "" if path is None else f"{path}:{line}: " if line is not None else f"{path}: "
+        super().__init__(place + message)
+        self.path = path
+        self.line = line
+
+
+class MissingDataError(UserError):
+    """The dataset is not on this machine; the message says what to place where."""
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; unwinds like Ctrl-C so that every `with` block closes properly."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """Builds the error for a name nobody registered, with the nearest known one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return UserError(f"unknown {kind} {name!r}{hint} known: {', '.join(names) or 'none'}")

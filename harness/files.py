@@ -1,0 +1,151 @@
+"""How anything reaches the disk: names that stay inside their folder, whole files or none, and hashes to prove it.
+
+A cached folder is built under a temporary name and renamed into place together with `manifest.json`, which lists
+the sha256 and size of every file. A folder without a valid manifest does not exist as far as readers are concerned, so
+a process killed half-way, or a full disk, can never leave a cache that is believed later.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from harness.errors import DataError, UserError
+
+MANIFEST = "manifest.json"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_RESERVED = {"con", "prn", "aux", "nul", "ls", "all", "none"}
+
+
+def home() -> Path:
+    """The workspace folder: `$HARNESS_HOME`, or `workspace/` in the current folder."""
+    return Path(os.environ.get("HARNESS_HOME") or "workspace").expanduser().absolute()
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Returns `name` if it is safe as one path component, else raises."""
+    if not _SAFE_NAME.fullmatch(name) or name.lower() in _RESERVED or ".." in name:
+        shown = name if len(name) <= 60 else name[:57] + "..."
+        raise UserError(
+            f"{kind} name {shown!r} cannot be used; take letters, digits and . _ + -, at most 100, "
+            f"starting with a letter or digit, and none of: {', '.join(sorted(_RESERVED))}"
+        )
+    return name
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Hex sha256 of a JSON value, independent of key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a whole file or nothing: temporary name, flush to disk, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON with sorted keys, whole or not at all; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Reads JSON; a broken file is a `DataError` with its line."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"not valid JSON ({error.msg})", path, error.lineno) from error
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8 text", path) from error
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
+    """Hashes every file of `folder` and writes the manifest last, so that its presence means completeness."""
+    files = {
+        str(path.relative_to(folder)): {"sha256": sha256_file(path), "bytes": path.stat().st_size}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    write_json(folder / MANIFEST, {"files": files, **facts})
+
+
+def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
+    """The manifest of a complete folder, or None if the folder is absent, partial or damaged.
+
+    Sizes are always compared; `verify` also recomputes every hash.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest: dict[str, Any] = read_json(path)
+        for name, expected in manifest["files"].items():
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != expected["bytes"]:
+                return None
+            if verify and sha256_file(file) != expected["sha256"]:
+                return None
+    except (DataError, KeyError, TypeError, AttributeError):
+        return None
+    return manifest
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an inter-process lock named after `path` (a sibling `.lock` file)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(path.name + ".lock")):
+        yield
+
+
+def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify: bool = False) -> dict[str, Any]:
+    """Returns the manifest of `folder`, calling `build(temporary folder) -> facts` if it is not there yet.
+
+    Two processes that ask at once agree: one builds, the other waits on the lock and reads. With `verify` a folder
+    whose hashes do not match its manifest counts as not there.
+    """
+    manifest = read_manifest(folder, verify)
+    if manifest is not None:
+        return manifest
+    with locked(folder):
+        manifest = read_manifest(folder, verify)
+        if manifest is not None:
+            return manifest
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            write_manifest(temporary, build(temporary))
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.chmod(0o755)
+            temporary.replace(folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise UserError(f"{folder} was damaged while it was written; is the disk full?")
+        return manifest

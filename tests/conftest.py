@@ -1,0 +1,45 @@
+"""Shared fixtures: a workspace of its own for every test, and a small prepared dataset."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has its own workspace and no tracking server from outside."""
+    folder = tmp_path / "workspace"
+    monkeypatch.setenv("HARNESS_HOME", str(folder))
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty MLflow database: creating the tables takes seconds, copying the file none."""
+    import os
+
+    from harness.mlflow_sink import open_store
+
+    folder = tmp_path_factory.mktemp("mlflow")
+    before = os.environ.get("HARNESS_HOME")
+    os.environ["HARNESS_HOME"] = str(folder)
+    try:
+        open_store(f"sqlite:///{folder / 'mlflow.db'}")
+    finally:
+        if before is None:
+            del os.environ["HARNESS_HOME"]
+        else:
+            os.environ["HARNESS_HOME"] = before
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def mlflow_store(workspace: Path, mlflow_template: Path) -> str:
+    """The workspace's MLflow store, ready; returns its URI."""
+    import shutil
+
+    workspace.mkdir(parents=True, exist_ok=True)
+    shutil.copy(mlflow_template, workspace / "mlflow.db")
+    return f"sqlite:///{workspace / 'mlflow.db'}"

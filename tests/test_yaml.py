@@ -1,0 +1,149 @@
+"""YAML files as data: what is accepted, and everything that is refused with its file and line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import DataError
+from harness.yaml import parse_yaml, read_yaml
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(path: Path, match: str, line: int | None = None) -> DataError:
+    with pytest.raises(DataError, match=match) as caught:
+        read_yaml(path)
+    assert str(path) in str(caught.value)
+    if line is not None:
+        assert caught.value.line == line
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("1.0e-5", 1e-5),
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("null", None),
+        ("[1, 3, 5]", [1, 3, 5]),
+        ("{a: 0.6, b: 2.6}", {"a": 0.6, "b": 2.6}),
+        ("'12'", "12"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    """Fault 65: `lr: 1e-5` is a number, `no` is a word."""
+    parsed = parse_yaml(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_a_mapping_is_read_in_order(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.yaml", "b: 1\na: {c: [x, y]}\n")
+    assert list(read_yaml(path).items()) == [("b", 1), ("a", {"c": ["x", "y"]})]
+
+
+def test_a_byte_order_mark_and_crlf_are_harmless(tmp_path: Path) -> None:
+    assert read_yaml(written(tmp_path / "a.yaml", b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")) == {"a": 1, "b": 2}
+
+
+TAGS = [
+    "!!python/object/apply:os.system ['touch MARKER']",
+    "!!python/object:subprocess.Popen {}",
+    "!!python/name:os.system",
+    "!!python/module:os",
+    "!!python/object/new:type ['x', [], {}]",
+    "!run 'touch MARKER'",
+    "!!binary aGVsbG8=",
+    "!!set {a, b}",
+]
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_tags_are_refused_and_nothing_runs(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 66."""
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path / "a.yaml", f"ok: 1\nbad: {tag.replace('MARKER', str(tmp_path / 'marker'))}\n")
+    refused(path, "tags such as .* are not accepted", line=2)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_tag_on_the_whole_file_or_on_a_key_is_refused(tmp_path: Path) -> None:
+    """Fault 66."""
+    refused(written(tmp_path / "a.yaml", "!!python/object:x.Y\na: 1\n"), "tags")
+    refused(written(tmp_path / "b.yaml", "!!str a: 1\n"), "tags", line=1)
+
+
+@pytest.mark.parametrize("text", ["a: &x 1\nb: *x\n", "a: &x [1]\n", "a: 1\nb: {<<: &x {c: 1}}\n"])
+def test_anchors_and_aliases_are_refused(text: str, tmp_path: Path) -> None:
+    """Fault 66."""
+    refused(written(tmp_path / "a.yaml", text), "anchors and aliases")
+
+
+def test_an_anchor_bomb_is_refused_before_it_expands(tmp_path: Path) -> None:
+    """Fault 66: 9 levels of 9 aliases would be 387 million values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
+    refused(written(tmp_path / "a.yaml", "\n".join(lines)), "anchors", line=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a: 1\nb: 2\na: 3\n", 3), ("x:\n  a: 1\n  a: 1\n", 3), ("{a: 1, a: 2}", 1)]
+)
+def test_duplicate_keys_are_refused(text: str, line: int, tmp_path: Path) -> None:
+    """Fault 65."""
+    error = refused(written(tmp_path / "a.yaml", text), "duplicate key", line)
+    assert "'a'" in str(error) or '"a"' in str(error)
+
+
+def test_a_hundred_megabyte_file_is_refused_unread(tmp_path: Path) -> None:
+    """Fault 66: a sparse file, so nothing of it can have been parsed in the time this test takes."""
+    path = tmp_path / "a.yaml"
+    with path.open("wb") as stream:
+        stream.truncate(100_000_000)
+    refused(path, "larger than 1,000,000 bytes")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a: [1, 2\n", "not valid YAML"),
+        ("a: b: c\n", "not valid YAML"),
+        ("a: 'x\n", "not valid YAML"),
+        ("\ta: 1\n", "not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("- 1\n- 2\n", "key: value"),
+        ("just words\n", "key: value"),
+        ("", "key: value"),
+        (b"a: \xff\xfe\n", "not UTF-8"),
+        (b"a: \x00\n", "not valid YAML"),
+    ],
+)
+def test_what_is_no_mapping_is_named(text: str | bytes, match: str, tmp_path: Path) -> None:
+    refused(written(tmp_path / "a.yaml", text), match)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_very_deep_nesting_is_refused_at_once(opening: str, tmp_path: Path) -> None:
+    """Fault 66: the parser would need hours for this file."""
+    start = "a:\n " if opening in "- ? " else "a: "
+    refused(written(tmp_path / "a.yaml", start + opening * 100_000), "nested more than 32 levels deep")
+
+
+def test_sensible_nesting_is_accepted() -> None:
+    value: Any = parse_yaml("[" * 30 + "1" + "]" * 30)
+    for _ in range(30):
+        (value,) = value
+    assert value == 1
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    refused(tmp_path / "none.yaml", "no such file")
