@@ -1,0 +1,354 @@
+"""Does a prepared dataset agree with its card, with its own manifest, and with what evaluation takes for granted?
+
+In: a loaded `Dataset`. Out: a `CheckReport`, one row a question. A row fails (`differs`) where a published figure, a
+checksum or a rule is broken; it is a `warning` where the data is odd but usable, and `unknown` where there is nothing
+to compare with. The best P@k any method can reach is mean_i min(n_i, k) / k over rows with n_i reachable labels.
+
+Equal texts are found by a 64-bit polynomial hash of every row, h = sum_j c(byte_j) r^j mod 2^64, taken over blocks of
+bytes rather than row by row; rows with equal hashes are then compared byte for byte.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from harness.data import Dataset
+from harness.data.prepare import COLUMNS, SOLID_BYTE, raw_folder, statistics
+from harness.data.ragged import Texts
+from harness.errors import DataError, UserError
+from harness.files import MANIFEST, read_json, sha256_file
+from harness.progress import Advance, progress
+
+Verdict = Literal["ok", "differs", "unknown", "warning"]
+Figure: TypeAlias = float | int | str | None
+RowPairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+LONG_TEXT_BYTES = 1_000_000
+"""Above this a text is more likely a parsing accident than a document."""
+
+_BLOCK = 2**20
+_RADIX = 0x9E3779B97F4A7C15 | 1
+"""r of the hash: odd, so it has an inverse modulo 2^64."""
+_SOLID, _NUL = 1, 2
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One question and its answer."""
+
+    name: str
+    expected: Figure
+    """From the card, or what the rule demands; None where there is nothing to compare with."""
+    measured: Figure
+    verdict: Verdict
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All rows of one check."""
+
+    dataset: str
+    digest: str
+    rows: tuple[CheckRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing differs; warnings and unknowns do not count."""
+        return all(row.verdict != "differs" for row in self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "dataset": self.dataset,
+            "digest": self.digest,
+            "ok": self.ok,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+
+def check(dataset: Dataset, raw: Path | None = None, k: int = 5) -> CheckReport:
+    """Compares a dataset with its card and looks for faults in it.
+
+    Args:
+        dataset: The dataset as loaded, with its filter.
+        raw: The folder of the files that `card.checksums` names; by default where `data fetch` puts them.
+        k: Depth of the metrics, for the ceiling of P@k and the retrieval depth that a full top-k needs.
+    """
+    if k < 1:
+        raise UserError(f"k must be at least 1, not {k}")
+    # texts are read twice: once for their hash in the manifest, once for what is in them
+    size = sum(path.stat().st_size for path in dataset.folder.glob("*.npy"))
+    size += sum(len(texts.values) for texts in _columns(dataset).values())
+    with progress(f"checking {dataset.name}", size, "bytes") as advance:
+        rows = [*_raw_files(dataset, raw or raw_folder(dataset.card)), *_prepared_files(dataset, advance)]
+        # a damaged file can hold offsets that lead anywhere, so nothing in it is read; the same goes for label ids
+        if rows[-1].verdict == "ok":
+            ids = [*_ids(dataset)]
+            rows += [*_pin(dataset), *ids]
+            if all(row.verdict == "ok" for row in ids):
+                rows = [*_figures(dataset), *rows, *_filters(dataset, k), *_coverage(dataset)]
+            rows += _texts(dataset, advance)
+    return CheckReport(dataset.name, dataset.digest, tuple(rows))
+
+
+def _columns(dataset: Dataset) -> dict[str, Texts]:
+    return dict(
+        zip(COLUMNS, (dataset.train_text, dataset.test_text, dataset.label_text, dataset.label_id), strict=True)
+    )
+
+
+def _none_of(name: str, count: int, remark: str, verdict: Verdict = "warning") -> CheckRow:
+    """A row for something of which there should be none."""
+    return CheckRow(name, 0, count, verdict if count else "ok", remark if count else "")
+
+
+def _figures(dataset: Dataset) -> Iterator[CheckRow]:
+    """The card's statistics beside the measured ones."""
+    published = dataset.card.statistics
+    matrices = {
+        "train.labels": dataset.train,
+        "test.labels": dataset.test,
+        "train.filter": dataset.train_filter,
+        "test.filter": dataset.test_filter,
+    }
+    measured = statistics(_columns(dataset), matrices)
+    for name in ("train", "test", "labels", "rows_per_label", "labels_per_row", "words_per_row"):
+        expected, found = getattr(published, name), measured[name]
+        if expected is None:
+            yield CheckRow(name, None, found, "unknown", "the card publishes no figure")
+            continue
+        exact = name in ("train", "test", "labels") and not published.approximate
+        slack = 0.0 if exact else published.tolerance
+        distance = found / expected - 1
+        remark = f"{distance:+.2%}, allowed {slack:.2%}" if found != expected else ""
+        yield CheckRow(name, expected, found, "ok" if abs(distance) <= slack else "differs", remark)
+    if dataset.card.propensity is None:
+        yield CheckRow("propensity", None, None, "unknown", "the card has no A and B, so PSP is left out")
+
+
+def _raw_files(dataset: Dataset, raw: Path) -> Iterator[CheckRow]:
+    """The card's checksums against the files in the raw folder."""
+    for name, expected in sorted(dataset.card.checksums.items()):
+        path = raw / name
+        if not path.is_file():
+            yield CheckRow(f"sha256 of {name}", expected, None, "unknown", f"no such file: {path}")
+            continue
+        found = sha256_file(path)
+        remark = "" if found == expected else f"{path} is not the file the card describes; fetch it again"
+        yield CheckRow(f"sha256 of {name}", expected, found, "differs" if remark else "ok", remark)
+
+
+def _prepared_files(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
+    """Every file of the prepared folder against its hash in the manifest."""
+    try:
+        files: dict[str, dict[str, Any]] = read_json(dataset.folder / MANIFEST)["files"]
+        hashes = {name: facts["sha256"] for name, facts in files.items()}
+    except (DataError, OSError, KeyError, TypeError, AttributeError) as error:
+        yield CheckRow("prepared files", None, None, "differs", f"no usable manifest in {dataset.folder}: {error}")
+        return
+    faults = []
+    for name, expected in hashes.items():
+        path = dataset.folder / name
+        if not path.is_file():
+            faults.append(f"{name} is missing")
+            continue
+        if sha256_file(path) != expected:
+            faults.append(f"{name} was changed")
+        advance(path.stat().st_size)
+    remark = (
+        f"{'; '.join(faults)}; the contents were not checked; delete {dataset.folder} and prepare again"
+        if faults
+        else ""
+    )
+    found = f"{len(hashes) - len(faults)} files match"
+    yield CheckRow("prepared files", f"{len(hashes)} files match", found, "differs" if faults else "ok", remark)
+
+
+def _pin(dataset: Dataset) -> Iterator[CheckRow]:
+    """The content digest against the one on the card; other versions of a builder's input explain a difference."""
+    pin = dataset.card.pin
+    if pin is None:
+        yield CheckRow("digest", None, dataset.digest, "unknown", "the card pins no digest")
+        return
+    if pin.digest == dataset.digest:
+        yield CheckRow("digest", pin.digest, dataset.digest, "ok")
+        return
+    here: dict[str, str] = dataset.facts.get("provenance", {}).get("versions", {})
+    changed = [
+        f"{name} {then} -> {here.get(name, 'absent')}"
+        for name, then in sorted(pin.made_with.items())
+        if here.get(name) != then
+    ]
+    excused = bool(changed) or dataset.card.statistics.approximate
+    remark = f"made with other versions: {', '.join(changed)}" if changed else "made with the same versions as the pin"
+    yield CheckRow("digest", pin.digest, dataset.digest, "warning" if excused else "differs", remark)
+
+
+def _ids(dataset: Dataset) -> Iterator[CheckRow]:
+    """Label ids of every matrix: in range, ascending and unique within a row."""
+    for name in ("train", "test", "train_filter", "test_filter"):
+        matrix: csr_array = getattr(dataset, name)
+        indices, indptr = matrix.indices, matrix.indptr
+        outside = int(np.count_nonzero((indices < 0) | (indices >= matrix.shape[1])))
+        not_ascending = indices[1:] <= indices[:-1]
+        first_of_row = indptr[(indptr > 0) & (indptr < len(indices))]
+        not_ascending[first_of_row - 1] = False
+        faults = outside + int(np.count_nonzero(not_ascending))
+        yield _none_of(f"faulty label ids in {name}", faults, "out of range, unsorted or repeated in a row", "differs")
+
+
+def _filters(dataset: Dataset, k: int) -> Iterator[CheckRow]:
+    """Filter pairs against true pairs, the depth they demand, and the ceiling that remains."""
+    if dataset.card.filter == "required":
+        found = dataset.facts["provenance"].get("filter_files", [])
+        yield CheckRow("filter files", 2, len(found), "ok" if len(found) == 2 else "differs", ", ".join(found))
+    hit = {split: _overlap(getattr(dataset, split), getattr(dataset, f"{split}_filter")) for split in ("train", "test")}
+    yield _none_of(
+        "true test pairs that are filtered", int(hit["test"].sum()), "no method can score on these pairs", "differs"
+    )
+    yield _none_of("true train pairs that are filtered", int(hit["train"].sum()), "positives that are masked as well")
+    pairs, deepest = dataset.test_filter.nnz, int(np.diff(dataset.test_filter.indptr).max(initial=0))
+    remark = f"{pairs:,} test pairs are filtered, at most {deepest} in a row"
+    yield CheckRow(f"retrieval depth for a full top-{k}", None, deepest + k, "ok", remark)
+    reachable = np.diff(dataset.test.indptr) - hit["test"]
+    for depth in sorted({1, min(3, k), k}):
+        ceiling = 100 * float(np.minimum(reachable, depth).mean()) / depth if len(reachable) else 0.0
+        yield CheckRow(f"ceiling of P@{depth}", None, round(ceiling, 2), "ok", "the best any method can reach")
+
+
+def _overlap(left: csr_array, right: csr_array) -> NDArray[np.int64]:
+    """Number of pairs that both [rows, L] patterns hold, per row, [rows]."""
+    if not right.nnz:
+        return np.zeros(left.shape[0], np.int64)
+    return np.diff(csr_array(left.multiply(right)).indptr).astype(np.int64)
+
+
+def _coverage(dataset: Dataset) -> Iterator[CheckRow]:
+    """Rows without labels, and labels that training never sees."""
+    for split in ("train", "test"):
+        empty = int((np.diff(getattr(dataset, split).indptr) == 0).sum())
+        remark = "they count as 0 in P@k" if split == "test" else "they teach nothing"
+        yield _none_of(f"{split} rows without labels", empty, remark)
+    labels = dataset.train.shape[1]
+    in_train = np.bincount(dataset.train.indices, minlength=labels) > 0
+    in_test = np.bincount(dataset.test.indices, minlength=labels) > 0
+    zero_shot = int((in_test & ~in_train).sum())
+    remark = f"zero-shot: only their text can find them; {zero_shot:,} are answers in test"
+    yield _none_of("labels without train rows", int((~in_train).sum()), remark)
+
+
+def _texts(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
+    """Empty, blank, broken, overlong and repeated texts."""
+    columns = {"train": dataset.train_text, "test": dataset.test_text, "label": dataset.label_text}
+    scans = {}
+    for name, texts in columns.items():
+        scan = scans[name] = scan_rows(texts, advance)
+        lengths = texts.lengths
+        yield _none_of(f"empty {name} texts", int((lengths == 0).sum()), _first(name, lengths == 0))
+        blank = (lengths > 0) & ~scan.solid
+        yield _none_of(f"{name} texts of whitespace only", int(blank.sum()), _first(name, blank))
+        yield _none_of(f"{name} texts with NUL bytes", int(scan.nul.sum()), _first(name, scan.nul))
+        long = lengths > LONG_TEXT_BYTES
+        yield _none_of(f"{name} texts above {LONG_TEXT_BYTES:,} bytes", int(long.sum()), _first(name, long))
+    both = equal_rows(columns["train"], scans["train"], columns["test"], scans["test"])
+    yield _none_of("test texts that also stand in train", len(both[1]), _first_pair("test", "train", both))
+    for name, texts in columns.items():
+        if name != "test":
+            copies = repeated_rows(texts, scans[name])
+            yield _none_of(f"{name} texts that repeat an earlier one", len(copies[1]), _first_pair(name, name, copies))
+
+
+def _first(name: str, mask: NDArray[np.bool_]) -> str:
+    return f"first: {name} row {int(mask.argmax())} (counted from 0)" if mask.any() else ""
+
+
+def _first_pair(name: str, other: str, pairs: RowPairs) -> str:
+    earlier, later = pairs
+    return f"first: {name} row {later[0]} equals {other} row {earlier[0]} (counted from 0)" if len(later) else ""
+
+
+@dataclass(frozen=True)
+class RowScan:
+    """What one pass over a column's bytes tells of each row."""
+
+    hashes: NDArray[np.uint64]
+    """Equal for equal texts, [N]."""
+    solid: NDArray[np.bool_]
+    """Whether the row holds a byte that is not ASCII whitespace, [N]."""
+    nul: NDArray[np.bool_]
+    """Whether the row holds a NUL byte, [N]."""
+
+
+def scan_rows(texts: Texts, advance: Advance | None = None, block: int = _BLOCK) -> RowScan:
+    """Scans a column in blocks of bytes; memory does not depend on the length of a row."""
+    code = np.random.default_rng(0).integers(0, 2**64, 256, dtype=np.uint64)
+    kind = (SOLID_BYTE * _SOLID + (np.arange(256) == 0) * _NUL).astype(np.uint8)
+    powers, inverses = _powers(_RADIX, block), _powers(pow(_RADIX, -1, 2**64), block)
+    filled = np.flatnonzero(texts.lengths > 0)
+    starts = texts.offsets[filled]
+    sums, kinds = np.zeros(len(filled), np.uint64), np.zeros(len(filled), np.uint8)
+    for begin in range(0, len(texts.values), block):
+        values = texts.values[begin : begin + block]
+        first = int(np.searchsorted(starts, begin, side="right")) - 1
+        rows = slice(first, int(np.searchsorted(starts, begin + len(values))))
+        cuts = np.maximum(starts[rows] - begin, 0)
+        # the sum over a row's bytes in this block carries r^(j - begin); the hash wants r^(j - start of the row)
+        shift = inverses[cuts]
+        shift[0] = pow(_RADIX, max(begin - int(starts[first]), 0), 2**64)
+        sums[rows] += np.add.reduceat(code[values] * powers[: len(values)], cuts) * shift
+        kinds[rows] |= np.bitwise_or.reduceat(kind[values], cuts)
+        if advance:
+            advance(len(values))
+    hashes, flags = np.zeros(len(texts), np.uint64), np.zeros(len(texts), np.uint8)
+    hashes[filled], flags[filled] = sums, kinds
+    return RowScan(hashes, flags & _SOLID > 0, flags & _NUL > 0)
+
+
+def _powers(radix: int, count: int) -> NDArray[np.uint64]:
+    powers = np.full(count, radix, np.uint64)
+    powers[0] = 1
+    return np.multiply.accumulate(powers)
+
+
+def equal_rows(left: Texts, left_scan: RowScan, right: Texts, right_scan: RowScan) -> RowPairs:
+    """Pairs (row of left, row of right) of equal texts, one for each row of right that has any; blanks are left out."""
+    rows = np.flatnonzero(left_scan.solid)
+    rows = rows[np.argsort(left_scan.hashes[rows], kind="stable")]
+    hashes, wanted = left_scan.hashes[rows], np.flatnonzero(right_scan.solid)
+    place = np.searchsorted(hashes, right_scan.hashes[wanted])
+    hit = place < len(rows)
+    hit[hit] = hashes[place[hit]] == right_scan.hashes[wanted[hit]]
+    return _confirmed(left, rows[place[hit]], right, wanted[hit])
+
+
+def repeated_rows(texts: Texts, scan: RowScan) -> RowPairs:
+    """Pairs (first row of a text, later row with the same text), by later row; blanks are left out."""
+    rows = np.flatnonzero(scan.solid)
+    order = rows[np.argsort(scan.hashes[rows], kind="stable")]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = scan.hashes[order[1:]] != scan.hashes[order[:-1]]
+    first = order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
+    by_row = np.argsort(order[~new])
+    return _confirmed(texts, first[~new][by_row], texts, order[~new][by_row])
+
+
+def _confirmed(left: Texts, i: NDArray[np.int64], right: Texts, j: NDArray[np.int64]) -> RowPairs:
+    """Those pairs of rows (i, j) whose bytes are equal, compared in chunks; no row may be empty."""
+    same = left.lengths[i] == right.lengths[j]
+    i, j = i[same], j[same]
+    equal = np.ones(len(i), np.bool_)
+    ends = np.cumsum(left.lengths[i])
+    start = 0
+    while start < len(i):
+        done = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
+        ours, theirs = left.take(i[start:stop]), right.take(j[start:stop])
+        equal[start:stop] = ~np.logical_or.reduceat(ours.values != theirs.values, ours.offsets[:-1])
+        start = stop
+    return i[equal], j[equal]

@@ -1,0 +1,234 @@
+"""Raw files in, prepared folder out.
+
+A source is an object with two methods, registered in `SOURCES` under the card's `source:` word:
+
+    fingerprint(card, raw) -> dict        what the result depends on; changes when the raw data does
+    write(card, raw, writer) -> dict      streams everything into a `DatasetWriter`, returns provenance
+
+`prepare` keys the prepared folder by that fingerprint, so an unchanged source is never parsed twice.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from harness.data import Dataset
+from harness.data.card import DatasetCard, load_card
+from harness.data.ragged import RaggedWriter, Texts
+from harness.errors import DataError, UserError
+from harness.files import build_once, checked_name, home, sha256_file, sha256_json
+from harness.registry import Registry
+
+FORMAT = 1
+"""Bumped whenever the same raw data would prepare to different bytes."""
+
+COLUMNS = ("train.text", "test.text", "labels.text", "labels.id")
+MATRICES = ("train.labels", "test.labels", "train.filter", "test.filter")
+SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))
+"""Which bytes are not ASCII whitespace, [256]."""
+
+
+class Source(Protocol):
+    """Where a dataset's raw form comes from; see the module docstring."""
+
+    def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
+        """JSON facts that identify the raw data without reading all of it."""
+        ...
+
+    def write(self, card: DatasetCard, raw: Path, writer: "DatasetWriter") -> dict[str, Any]:
+        """Writes all texts and matrices; returns provenance (versions, parsed files, warnings)."""
+        ...
+
+
+SOURCES: Registry[Source] = Registry("data source")
+for _name, _target, _summary in (
+    ("repository", "repository:RepositorySource", "files of the Extreme Classification Repository"),
+    ("jsonl", "jsonl:JsonlSource", "a user's folder of JSON lines"),
+    ("pydocs", "pydocs:PydocsSource", "See Also sections of installed Python libraries"),
+    ("debian", "debian:DebianSource", "package relations from apt metadata"),
+    ("synthetic", "synthetic:SyntheticSource", "generated, any size"),
+):
+    SOURCES.register(_name, f"harness.data.sources.{_target}", _summary)
+
+
+class DatasetWriter:
+    """The only way a prepared folder is filled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def texts(self, column: str) -> RaggedWriter:
+        """Opens one of `COLUMNS` for streaming UTF-8 strings; use as a context manager."""
+        if column not in COLUMNS:
+            raise ValueError(f"unknown column {column!r}")
+        return RaggedWriter(self._folder, column, np.uint8)
+
+    def matrix(self, name: str, matrix: csr_array) -> None:
+        """Stores one of `MATRICES`: the pattern of a [rows, L] matrix, indices sorted and unique within each row."""
+        if name not in MATRICES:
+            raise ValueError(f"unknown matrix {name!r}")
+        matrix.sum_duplicates()
+        np.save(self._folder / f"{name}.indptr.npy", matrix.indptr.astype(np.int64), allow_pickle=False)
+        np.save(self._folder / f"{name}.indices.npy", matrix.indices.astype(np.int32), allow_pickle=False)
+
+    def finish(self) -> dict[str, Any]:
+        """Checks that the parts fit together; returns digest and measured statistics for the manifest."""
+        columns = {name: Texts.load(self._folder, name) for name in COLUMNS}
+        labels = len(columns["labels.text"])
+        if len(columns["labels.id"]) != labels:
+            raise DataError(f"{labels:,} label texts but {len(columns['labels.id']):,} label ids")
+        if not labels:
+            raise DataError("the dataset has no labels")
+        matrices: dict[str, csr_array] = {}
+        for name in MATRICES:
+            rows = len(columns[name.split(".")[0] + ".text"])
+            if name.endswith(".filter") and not (self._folder / f"{name}.indptr.npy").exists():
+                self.matrix(name, empty_pattern(rows, labels))
+            matrices[name] = load_matrix(self._folder, name, labels)
+            if matrices[name].shape[0] != rows:
+                split, what = name.split(".")
+                raise DataError(f"{split}: {rows:,} texts but {matrices[name].shape[0]:,} rows of {what}")
+        return {"digest": self._digest(), "statistics": statistics(columns, matrices)}
+
+    def _digest(self) -> str:
+        """sha256 over the content of every column and matrix: equal data under any name has an equal digest."""
+        digest = hashlib.sha256(f"prepared-{FORMAT}".encode())
+        for path in sorted(self._folder.glob("*.npy")):
+            digest.update(f"{path.name} {sha256_file(path)}\n".encode())
+        return digest.hexdigest()
+
+
+def empty_pattern(rows: int, labels: int) -> csr_array:
+    """A [rows, L] matrix without entries."""
+    parts = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(rows + 1, np.int64))
+    return csr_array(parts, shape=(rows, labels))
+
+
+def load_matrix(folder: Path, name: str, labels: int) -> csr_array:
+    """A stored [rows, L] pattern as a CSR array of ones."""
+    indptr = np.load(folder / f"{name}.indptr.npy", allow_pickle=False)
+    indices = np.load(folder / f"{name}.indices.npy", allow_pickle=False)
+    if len(indices) and not (0 <= indices.min() and indices.max() < labels):
+        raise DataError(
+            f"label index {indices.max():,} in {name}, but there are {labels:,} labels (0 to {labels - 1:,})"
+        )
+    ones = np.ones(len(indices), np.float32)
+    if len(indices) < 2**31:
+        indptr = indptr.astype(np.int32)  # scipy would otherwise widen the indices to int64
+    return csr_array((ones, indices, indptr), shape=(len(indptr) - 1, labels))
+
+
+def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dict[str, float]:
+    """The figures a card publishes, measured."""
+    train, test = matrices["train.labels"], matrices["test.labels"]
+    used = np.bincount(train.indices, minlength=train.shape[1])
+    return {
+        "train": train.shape[0],
+        "test": test.shape[0],
+        "labels": train.shape[1],
+        "labels_per_row": train.nnz / max(train.shape[0], 1),
+        "rows_per_label": train.nnz / max(train.shape[1], 1),
+        "words_per_row": count_words(columns["train.text"]) / max(train.shape[0], 1),
+        "labels_per_test_row": test.nnz / max(test.shape[0], 1),
+        "train_rows_without_labels": int((np.diff(train.indptr) == 0).sum()),
+        "test_rows_without_labels": int((np.diff(test.indptr) == 0).sum()),
+        "labels_without_train_rows": int((used == 0).sum()),
+        "labels_without_text": int((columns["labels.text"].lengths == 0).sum()),
+        "train_filter_pairs": matrices["train.filter"].nnz,
+        "test_filter_pairs": matrices["test.filter"].nnz,
+        "test_filter_depth": int(np.diff(matrices["test.filter"].indptr).max(initial=0)),
+    }
+
+
+def count_words(texts: Texts, block: int = 2**22) -> int:
+    """Number of runs of bytes that are not ASCII whitespace, counted a block of bytes at a time; rows do not join.
+
+    A word starts at a byte that is not whitespace and stands behind whitespace or at the start of a row.
+    """
+    words, starts = 0, np.unique(texts.offsets[:-1])
+    for begin in range(0, len(texts.values), block):
+        solid = SOLID_BYTE[texts.values[begin : begin + block]]
+        behind = np.empty_like(solid)
+        behind[0] = begin > 0 and SOLID_BYTE[texts.values[begin - 1]]
+        behind[1:] = solid[:-1]
+        first, last = np.searchsorted(starts, (begin, begin + len(solid)))
+        behind[starts[first:last] - begin] = False
+        words += int(np.count_nonzero(solid & ~behind))
+    return words
+
+
+def raw_folder(card: DatasetCard) -> Path:
+    """Where a user places the files of a dataset."""
+    return home() / "data" / checked_name("dataset", card.name)
+
+
+def prepare(card: DatasetCard, raw: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """Builds the prepared folder of a card if it is not there yet; returns it with its manifest."""
+    raw = raw or raw_folder(card)
+    source = SOURCES.get(card.source)()
+    fingerprint = source.fingerprint(card, raw)
+    key = sha256_json(
+        {"format": FORMAT, "source": card.source, "text": card.text, "options": card.options, **fingerprint}
+    )
+    folder = home() / "cache" / "datasets" / f"{card.name}-{key[:16]}"
+
+    def build(temporary: Path) -> dict[str, Any]:
+        writer = DatasetWriter(temporary)
+        provenance = source.write(card, raw, writer)
+        return {**writer.finish(), "provenance": provenance, "fingerprint": fingerprint}
+
+    return folder, build_once(folder, build)
+
+
+def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist: bool = True) -> Dataset:
+    """The body of `harness.data.load`; `insist=False` goes on without filter files that the card requires."""
+    card, raw = resolve(name_or_folder)
+    folder, manifest = prepare(card, raw)
+    provenance = manifest["provenance"]
+    if insist and use_filter and card.filter == "required" and len(provenance.get("filter_files", [])) < 2:
+        raise UserError(
+            f"{card.name} needs its two filter files (filter_labels_train.txt and filter_labels_test.txt, or "
+            f"trn_filter_labels.txt and tst_filter_labels.txt) in {raw}; without them scores are not comparable with "
+            f"anybody's. To go on all the same: --no-filter"
+        )
+    columns = {name: Texts.load(folder, name) for name in COLUMNS}
+    labels = len(columns["labels.text"])
+    matrices = {name: load_matrix(folder, name, labels) for name in MATRICES}
+    if not use_filter:
+        for name in ("train.filter", "test.filter"):
+            matrices[name] = empty_pattern(*matrices[name].shape)
+    return Dataset(
+        card=card,
+        folder=folder,
+        digest=manifest["digest"],
+        facts=manifest,
+        train_text=columns["train.text"],
+        test_text=columns["test.text"],
+        label_text=columns["labels.text"],
+        label_id=columns["labels.id"],
+        train=matrices["train.labels"],
+        test=matrices["test.labels"],
+        train_filter=matrices["train.filter"],
+        test_filter=matrices["test.filter"],
+    )
+
+
+def resolve(name_or_folder: str | Path) -> tuple[DatasetCard, Path]:
+    """A card and its raw folder: from a card's name, from `synthetic:option=value,...`, or for a folder of files."""
+    from harness.data.sources.synthetic import PREFIX, parse_name
+
+    folder = Path(name_or_folder)
+    if isinstance(name_or_folder, Path) or "/" in name_or_folder:
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder} is not a folder; give a dataset's name (`harness ls datasets`) or a folder of files"
+            )
+        name = checked_name("dataset", folder.absolute().name.lower())
+        source = "jsonl" if any((folder / f"labels.jsonl{end}").exists() for end in ("", ".gz")) else "repository"
+        card = DatasetCard(name=name, title=folder.absolute().name, summary=f"files in {folder.name}/", source=source)
+        return card, folder.absolute()
+    card = parse_name(name_or_folder) if name_or_folder.startswith(PREFIX) else load_card(name_or_folder)
+    return card, raw_folder(card)

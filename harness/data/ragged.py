@@ -1,0 +1,147 @@
+"""Rows of different length in two flat arrays: the one on-disk shape for texts (bytes) and tokens (ids).
+
+Row i is `values[offsets[i]:offsets[i + 1]]`. Both arrays are plain .npy files opened as memory maps, so a column of
+two million documents costs no memory until it is read, and nothing is ever padded.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Flat values [T] with row offsets [N + 1]."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Length of every row, [N]."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: NDArray[np.int64]) -> "Ragged":
+        """The given rows, in that order, as a new in-memory column."""
+        lengths = self.offsets[rows + 1] - self.offsets[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        # position j of the result lies (start of its source row - start of its result row) further on in the source
+        shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Ragged(self.values[np.arange(offsets[-1]) + shift], offsets)
+
+    def slice(self, start: int, stop: int) -> "Ragged":
+        """Rows start..stop without copying the values."""
+        offsets = self.offsets[start : stop + 1]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def save(self, folder: Path, name: str) -> None:
+        """Writes `<name>.values.npy` and `<name>.offsets.npy`."""
+        np.save(folder / f"{name}.values.npy", self.values, allow_pickle=False)
+        np.save(folder / f"{name}.offsets.npy", self.offsets, allow_pickle=False)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Self:
+        """Memory-maps what `save` or `RaggedWriter` wrote."""
+        values = np.load(folder / f"{name}.values.npy", mmap_mode="r", allow_pickle=False)
+        return cls(values, np.load(folder / f"{name}.offsets.npy", allow_pickle=False))
+
+
+class Texts(Ragged):
+    """A column of UTF-8 strings, [N]."""
+
+    @classmethod
+    def from_strings(cls, strings: Iterable[str]) -> "Texts":
+        """Packs strings into one byte array."""
+        encoded = [string.encode("utf-8", "replace") for string in strings]
+        offsets = np.concatenate([[0], np.cumsum([len(text) for text in encoded])]).astype(np.int64)
+        return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets)
+
+    @overload  # type: ignore[override]  # a row of this column is a string, of its base an array
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if isinstance(row, slice):
+            start, stop, step = row.indices(len(self))
+            if step != 1:
+                return [self[i] for i in range(start, stop, step)]
+            bounds = self.offsets[start : stop + 1]
+            blob = self.values[bounds[0] : bounds[-1]].tobytes() if stop > start else b""
+            cuts = (bounds - bounds[0]).tolist() if stop > start else [0]
+            return [blob[a:b].decode("utf-8", "replace") for a, b in pairwise(cuts)]
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        row %= len(self)
+        return self.values[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        for _, chunk in self.chunks():
+            yield from chunk
+
+    def chunks(self, rows: int = 8192) -> Iterator[tuple[int, list[str]]]:
+        """(first row, strings) for consecutive blocks of at most `rows` rows."""
+        for start in range(0, len(self), rows):
+            yield start, self[start : start + rows]
+
+
+class RaggedWriter:
+    """Streams a ragged column to disk in memory bounded by one chunk; a context manager.
+
+    The .npy header is written for the final length on close: its width is fixed beforehand, so the values stream
+    straight behind it.
+    """
+
+    _HEADER = 128
+
+    def __init__(self, folder: Path, name: str, dtype: Any) -> None:
+        self._folder, self._name, self._dtype = folder, name, np.dtype(dtype)
+        self._lengths: list[NDArray[np.int64]] = []
+        self._stream = (folder / f"{name}.values.npy").open("wb")
+        self._stream.write(b"\0" * self._HEADER)
+
+    def extend(self, values: NDArray[Any] | bytes, lengths: NDArray[np.int64] | list[int]) -> None:
+        """Appends rows given as their concatenated values and their lengths."""
+        self._stream.write(values if isinstance(values, bytes) else np.ascontiguousarray(values, self._dtype).data)
+        self._lengths.append(np.asarray(lengths, dtype=np.int64))
+
+    def extend_strings(self, strings: list[str]) -> None:
+        """Appends UTF-8 strings (for a uint8 column)."""
+        encoded = [string.encode("utf-8", "replace") for string in strings]
+        self.extend(b"".join(encoded), [len(text) for text in encoded])
+
+    def close(self) -> None:
+        """Completes both files."""
+        if self._stream.closed:
+            return
+        lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        header = f"{{'descr': {self._dtype.str!r}, 'fortran_order': False, 'shape': ({int(offsets[-1])},), }}"
+        # .npy version 1.0: magic, version, little-endian header length, header padded with spaces to a newline
+        body = header.encode("latin-1").ljust(self._HEADER - 11) + b"\n"
+        self._stream.seek(0)
+        self._stream.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
+        self._stream.close()
+        np.save(self._folder / f"{self._name}.offsets.npy", offsets, allow_pickle=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._stream.close()

@@ -1,0 +1,260 @@
+"""Texts to token ids, once per (text, tokenizer, length), on disk.
+
+    Texts [N] + tokenizer.json + max_len  ->  Ragged ids [T] with offsets [N + 1]
+
+Rows carry the model's special tokens, are cut at `max_len` ids including them, and are never padded. A store is
+keyed by content: the bytes of the texts, the sha256 of tokenizer.json and `max_len`. So every method and process that
+asks for the same tokens shares one memory-mapped file, whatever the dataset or the model folder is called.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.data.ragged import Ragged, RaggedWriter, Texts
+from harness.errors import DataError, UserError
+from harness.files import build_once, home, sha256_file, sha256_json
+from harness.progress import progress
+
+if TYPE_CHECKING:
+    import tokenizers
+
+FORMAT = 1
+"""Bumped whenever the same input would give different bytes."""
+
+_CHUNK_ROWS = 8192
+_CHUNK_BYTES = 4_000_000
+_PREFIX_CHARACTERS_PER_TOKEN = 10
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer.json and its sha256; the library object is loaded when first needed."""
+
+    path: Path
+    sha256: str
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Tokenizer":
+        """Names the tokenizer in `path`, a tokenizer.json."""
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing; a model needs its tokenizer.json (pickled or slow tokenizers are not read)"
+            )
+        return cls(path.absolute(), sha256_file(path))
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, V."""
+        return 1 + max(_library(self, None).get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def special_ids(self) -> NDArray[np.int64]:
+        """Ids of the tokens that carry no text, such as [CLS], [PAD] and [UNK], sorted."""
+        added = _library(self, None).get_added_tokens_decoder()
+        return np.array(sorted(i for i, token in added.items() if token.special), dtype=np.int64)
+
+    @cached_property
+    def pad_id(self) -> int:
+        """The padding id the file declares, else that of a token with a usual padding name, else 0."""
+        declared = json.loads(self.path.read_text(encoding="utf-8")).get("padding")
+        if declared:
+            return int(declared["pad_id"])
+        ids = (_library(self, None).token_to_id(name) for name in ("[PAD]", "<pad>", "<|pad|>", "[pad]"))
+        return next((found for found in ids if found is not None), 0)
+
+    @cached_property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """The special ids put before and after a text, for example ([CLS], [SEP])."""
+        mask = _library(self, None).encode("a").special_tokens_mask
+        before = next((place for place, special in enumerate(mask) if not special), 0)
+        specials = _library(self, None).encode("").ids
+        return specials[:before], specials[before:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest integer type that holds every id."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.int32)
+
+
+@cache
+def _library(tokenizer: Tokenizer, max_len: int | None) -> "tokenizers.Tokenizer":
+    """The library's tokenizer without padding, cutting at `max_len`; one object per length because it holds state."""
+    from tokenizers import Tokenizer as Library
+
+    try:
+        library = Library.from_file(str(tokenizer.path))
+    except Exception as error:  # the library raises bare Exception for a malformed file
+        raise DataError(f"not a tokenizer.json that can be read ({error})", tokenizer.path) from error
+    library.no_padding()
+    library.no_truncation()
+    if max_len is not None:
+        specials = sum(map(len, tokenizer.frame))
+        if max_len <= specials:
+            raise UserError(f"max_len {max_len} leaves no room for text beside {specials} special tokens; raise it")
+        library.enable_truncation(max_len)
+    return library
+
+
+def tokenize(texts: list[str], tokenizer: Tokenizer, max_len: int) -> Ragged:
+    """Token ids of a few texts, in memory; special tokens included, at most `max_len` ids a row."""
+    ids = _encode(texts, tokenizer, max_len)
+    values, lengths = _flatten(ids, tokenizer.dtype)
+    return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def token_store(
+    texts: Texts,
+    tokenizer: Tokenizer,
+    max_len: int,
+    description: str,
+    *,
+    digest: str | None = None,
+    verify: bool = False,
+) -> Ragged:
+    """Token ids of a text column, memory-mapped; built on first use and shared afterwards.
+
+    Args:
+        texts: The column, [N].
+        tokenizer: Its tokenizer.json.
+        max_len: Most ids a row keeps, special tokens included.
+        description: Shown by the progress bar.
+        digest: A hash that already identifies the content of `texts`; computed here if absent.
+        verify: Also compare the hash of every stored file, and build anew if one differs.
+    """
+    identity = {
+        "format": FORMAT,
+        "texts": digest or content_digest(texts),
+        "tokenizer": tokenizer.sha256,
+        "max_len": max_len,
+    }
+    folder = home() / "cache" / "tokens" / sha256_json(identity)
+
+    def build(temporary: Path) -> dict[str, Any]:
+        with RaggedWriter(temporary, "tokens", tokenizer.dtype) as writer:
+            _write(texts, tokenizer, max_len, writer, description)
+        return {"identity": identity, "rows": len(texts)}
+
+    try:
+        build_once(folder, build, verify=verify)
+    except OSError as error:
+        raise UserError(
+            f"{folder} could not be written: {error.strerror or error}; free some space and repeat"
+        ) from error
+    return Ragged.load(folder, "tokens")
+
+
+def content_digest(texts: Texts) -> str:
+    """sha256 over the bytes and row boundaries of a column, wherever it is stored."""
+    digest = hashlib.sha256(np.ascontiguousarray(texts.offsets - texts.offsets[0], dtype="<i8").data)
+    digest.update(np.ascontiguousarray(texts.values[texts.offsets[0] : texts.offsets[-1]]).data)
+    return digest.hexdigest()
+
+
+def token_counts(vocab_size: int, *columns: Ragged) -> NDArray[np.int64]:
+    """How often every id occurs in the given columns, [V]."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for column in columns:
+        for start in range(0, len(column.values), 1 << 24):  # bincount widens its input to int64
+            counts += np.bincount(column.values[start : start + (1 << 24)], minlength=vocab_size)
+    return counts
+
+
+def _write(texts: Texts, tokenizer: Tokenizer, max_len: int, writer: RaggedWriter, description: str) -> None:
+    """Streams all rows; one chunk is flattened and written while the library's threads work on the next."""
+    bounds = list(_chunk_bounds(texts.offsets))
+    with (
+        _library_threads(),
+        ThreadPoolExecutor(max_workers=1) as tokenising,
+        progress(description, total=len(texts), unit="texts") as advance,
+    ):
+        waiting = None
+        for start, stop in [*bounds, (0, 0)]:
+            following = tokenising.submit(_encode, texts[start:stop], tokenizer, max_len) if stop else None
+            if waiting is not None:
+                values, lengths = _flatten(waiting.result(), tokenizer.dtype)
+                writer.extend(values, lengths)
+                advance(len(lengths))
+            waiting = following
+
+
+def _chunk_bounds(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Consecutive row ranges of bounded rows and bytes, one row at least."""
+    start, rows = 0, len(offsets) - 1
+    while start < rows:
+        within = int(np.searchsorted(offsets, offsets[start] + _CHUNK_BYTES, side="right")) - 1
+        stop = max(start + 1, min(within, start + _CHUNK_ROWS, rows))
+        yield start, stop
+        start = stop
+
+
+def _encode(texts: list[str], tokenizer: Tokenizer, max_len: int) -> list[list[int]]:
+    """Token ids by the library, in all its threads.
+
+    Only the first `max_len` ids of a long text are kept, so only a prefix of it is tokenised; a prefix that does not
+    fill its row is repeated with the whole text.
+    """
+    library = _library(tokenizer, max_len)
+    limit = max_len * _PREFIX_CHARACTERS_PER_TOKEN
+    long = [row for row, text in enumerate(texts) if len(text) > limit] if _splits_at_spaces(tokenizer) else []
+    shortened = list(texts) if long else texts
+    for row in long:
+        shortened[row] = _prefix(texts[row], limit)
+    ids = [encoding.ids for encoding in library.encode_batch_fast(shortened)]
+    again = [row for row in long if len(ids[row]) < max_len and len(shortened[row]) < len(texts[row])]
+    for row, encoding in zip(again, library.encode_batch_fast([texts[row] for row in again]), strict=True):
+        ids[row] = encoding.ids
+    return ids
+
+
+def _prefix(text: str, limit: int) -> str:
+    """The words of `text` that end before `limit`; all of it if no space is there."""
+    space = text.rfind(" ", 0, limit)
+    return text[:space] if space > 0 else text
+
+
+@cache
+def _splits_at_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether tokens left of a space are the same with and without the text right of it (true of BERT word pieces)."""
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    library = _library(tokenizer, None)
+    return (
+        isinstance(library.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and isinstance(library.model, models.WordPiece)
+        and (library.normalizer is None or isinstance(library.normalizer, normalizers.BertNormalizer))
+        and not any(" " in token.content for token in library.get_added_tokens_decoder().values())
+    )
+
+
+def _flatten(ids: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Concatenated ids [T] and row lengths [n]."""
+    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+    return np.fromiter(chain.from_iterable(ids), dtype=dtype, count=int(lengths.sum())), lengths
+
+
+@contextmanager
+def _library_threads() -> Iterator[None]:
+    """Lets the library use every core unless the user decided otherwise.
+
+    The setting is taken back afterwards: left at "true", a process forked later could wait for threads it lacks.
+    """
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)

@@ -1,0 +1,150 @@
+"""A small web site on the loopback interface, and archives and cards to put on it."""
+
+import gzip
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.data.card import DatasetCard
+from harness.data.obtain.fetch import fetch
+from harness.data.prepare import raw_folder
+from harness.errors import MissingDataError
+
+FILES = {
+    "trn.json.gz": gzip.compress(b'{"title": "row"}\n' * 200, mtime=0),
+    "tst.json.gz": gzip.compress(b'{"title": "test"}\n' * 50, mtime=0),
+    "lbl.json.gz": gzip.compress(b'{"title": "label"}\n' * 20, mtime=0),
+    "filter_labels_train.txt": b"0 1\n",
+    "filter_labels_test.txt": b"",
+}
+NAMES = " ".join(FILES)
+
+
+@dataclass
+class Answer:
+    """What the server says at one path."""
+
+    body: bytes = b""
+    status: int = 200
+    content_type: str = "application/octet-stream"
+    length: int | None = None
+    """A Content-Length that is not the truth; None is the truth, -1 leaves the header out."""
+    location: str = ""
+
+
+@dataclass
+class Site:
+    """A running server: its address, its answers and what it was asked for."""
+
+    address: str
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def put(self, path: str, body: bytes, **facts: Any) -> str:
+        """Serves a body and returns its address."""
+        self.answers[path] = Answer(body, **facts)
+        return self.address + path
+
+
+@contextmanager
+def served() -> Iterator[Site]:
+    """A server on a free port of the loopback interface for the time of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            running.asked.append(self.path)
+            answer = running.answers.get(self.path, Answer(b"nothing here", 404))
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            if answer.location:
+                self.send_header("Location", answer.location)
+            if answer.length != -1:
+                self.send_header("Content-Length", str(len(answer.body) if answer.length is None else answer.length))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running = Site(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def zipped(files: dict[str, bytes], folder: str = "LF-Tiny/") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(folder + name, data)
+    return stream.getvalue()
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(f"./set/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_card(*links: dict[str, Any], **facts: Any) -> DatasetCard:
+    downloads = [{"filename": "LF-Tiny.raw.zip", "contains": NAMES, **link} for link in links]
+    values = {"title": "LF-Tiny", "summary": "for tests", "source": "repository", "filter": "required", **facts}
+    return DatasetCard.model_validate({"name": "lf-tiny", "downloads": downloads, **values})
+
+
+def on_disk(home: Path) -> dict[str, bytes]:
+    """Every file under the data folder; the lock of the dataset is not data."""
+    files = (path for path in (home / "data").rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(home / "data")): path.read_bytes() for path in files}
+
+
+def placed(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"lf-tiny/{name}": data for name, data in files.items()}
+
+
+def fails(card: DatasetCard, home: Path, *reasons: str, left: dict[str, bytes] | None = None) -> str:
+    """Fetching fails for these reasons, in this order; exactly the `left` files are on disk, no scratch folder."""
+    with pytest.raises(MissingDataError) as caught:
+        fetch(card)
+    message = str(caught.value)
+    lines = [line for line in message.splitlines() if line.startswith("  http") or line.startswith(f"  {home}")]
+    assert len(lines) == len(reasons), message
+    for line, reason in zip(lines, reasons, strict=True):
+        assert reason in line
+    assert str(raw_folder(card)) in message
+    assert on_disk(home) == (left or {})
+    assert not list((home / "data").glob(".*"))
+    return message
+
+
+PAGES = {
+    "download quota": "<!DOCTYPE html><html><head><title>Google Drive - Quota exceeded</title></head></html>",
+    "quota is used up": "\ufeff\n<HTML>Too many users have viewed or downloaded this file recently.</HTML>",
+    "virus scan": "<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title></head></html>",
+    "log in": "<!-- g --><html lang='en'><title>Google Drive: Sign-in</title><title>Sign in - Accounts</title></html>",
+    "'Moved to a new home'": "<html><head><title>\n Moved to a new\n home</title></head></html>",
+}

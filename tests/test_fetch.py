@@ -1,0 +1,226 @@
+"""Fetching a dataset: mirrors, parts, checksums, what is kept and what is left, and the instructions when all fails."""
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.data.obtain import download
+from harness.data.obtain.fetch import fetch, how_to_obtain
+from harness.data.prepare import raw_folder
+from harness.errors import UserError
+from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, served, sha256, tarred, zipped
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def home(workspace: Path) -> Path:
+    return workspace
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_a_good_download_is_unpacked_flat(pack: Any, site: Site, home: Path) -> None:
+    card = make_card({"url": site.put("/a", pack(FILES | {"README": b"not wanted"}))})
+    assert fetch(card) == [raw_folder(card) / name for name in FILES]
+    assert on_disk(home) == placed(FILES)
+    assert not list((home / "data").glob(".*"))
+
+
+def test_a_second_call_fetches_nothing(site: Site, home: Path) -> None:
+    card = make_card({"url": site.put("/a", zipped(FILES))})
+    assert fetch(card) == fetch(card)
+    assert site.asked == ["/a"]
+
+
+def test_only_what_is_missing_is_replaced(site: Site, home: Path) -> None:
+    """A file that a person placed is never overwritten."""
+    card = make_card({"url": site.put("/a", zipped(FILES))})
+    raw_folder(card).mkdir(parents=True)
+    (raw_folder(card) / "lbl.json.gz").write_bytes(b"mine")
+    fetch(card)
+    assert on_disk(home) == placed(FILES | {"lbl.json.gz": b"mine"})
+
+
+def test_the_archive_is_kept_on_request(site: Site, home: Path) -> None:
+    body = zipped(FILES)
+    card = make_card({"url": site.put("/a", body), "sha256": sha256(body)})
+    fetch(card, keep_archive=True)
+    assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": body})
+
+
+def test_a_wrong_checksum_goes_to_the_mirror(site: Site, home: Path) -> None:
+    """Fault 39: the wrong archive is never unpacked; its files would have satisfied the card."""
+    good, bad = zipped(FILES), zipped(dict.fromkeys(FILES, b"poison"))
+    links = [{"url": site.put(path, body), "sha256": sha256(good)} for path, body in (("/bad", bad), ("/good", good))]
+    fetch(make_card(*links), keep_archive=True)
+    assert site.asked == ["/bad", "/good"]
+    assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": good})
+
+
+def test_wrong_checksums_everywhere_are_refused(site: Site, home: Path) -> None:
+    """Fault 39."""
+    links = [{"url": site.put(f"/{i}", zipped(FILES)), "sha256": "0" * 64} for i in range(2)]
+    message = fails(make_card(*links), home, "expected 0000000000000000", "expected 0000000000000000")
+    assert site.asked == ["/0", "/1"]
+    assert "LF-Tiny.raw.zip" in message
+
+
+def test_checksums_of_files_inside_count_too(site: Site, home: Path) -> None:
+    """Fault 39."""
+    card = make_card({"url": site.put("/a", zipped(FILES))}, checksums={"lbl.json.gz": "0" * 64})
+    fails(card, home, "lbl.json.gz has sha256")
+    right = make_card({"url": site.address + "/a"}, checksums={name: sha256(data) for name, data in FILES.items()})
+    fetch(right)
+    assert on_disk(home) == placed(FILES)
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_an_archive_that_was_cut_before_it_was_served_is_named(pack: Any, site: Site, home: Path) -> None:
+    """Fault 40: the server tells no length, or a consistent wrong one."""
+    body = pack(FILES)
+    links = [{"url": site.put("/a", body[:-200])}, {"url": site.put("/b", body[:-200], length=-1)}]
+    fails(make_card(*links), home, "truncated", "truncated")
+
+
+def test_a_hostile_archive_is_refused(site: Site, home: Path) -> None:
+    """Fault 41: all wanted files are in it, and one more that climbs out."""
+    card = make_card({"url": site.put("/a", zipped(FILES | {"../../escaped": b"x"}))})
+    fails(card, home, "leaves the folder")
+    assert not list(home.parent.rglob("escaped*"))
+
+
+def test_what_is_neither_archive_nor_page_is_refused(site: Site, home: Path) -> None:
+    links = [{"url": site.put("/a", b'{"error": "gone"}')}, {"url": site.put("/b", b"")}]
+    fails(make_card(*links), home, "not an archive", "empty answer")
+
+
+def test_two_files_of_one_name_are_refused(site: Site, home: Path) -> None:
+    card = make_card({"url": site.put("/a", zipped(FILES | {"old/lbl.json.gz": b"other"}))})
+    fails(card, home, "two files in it are called lbl.json.gz")
+
+
+def test_an_incomplete_archive_gives_what_it_has_and_says_what_is_missing(site: Site, home: Path) -> None:
+    some = {name: data for name, data in FILES.items() if not name.startswith("filter")}
+    card = make_card({"url": site.put("/a", zipped(some))})
+    fails(card, home, "it has no filter_labels_train.txt, filter_labels_test.txt", left=placed(some))
+    other = make_card({"url": site.put("/b", zipped(FILES))})
+    fetch(other)
+    assert on_disk(home) == placed(FILES)
+
+
+def test_parts_are_all_needed_and_single_files_stay_compressed(site: Site, home: Path) -> None:
+    """Different `contains`: three loose files, stored under the name that is wanted."""
+    parts = [
+        {"url": site.put("/trn", FILES["trn.json.gz"]), "filename": "trn.raw.json.gz", "contains": "trn.json.gz"},
+        {"url": site.put("/tst", FILES["tst.json.gz"]), "filename": "tst.raw.json.gz", "contains": "tst.json.gz"},
+        {"url": site.put("/Yf", b"0->label\n"), "filename": "Yf.txt", "contains": "Yf.txt"},
+    ]
+    first = {"trn.json.gz": FILES["trn.json.gz"]}
+    site.put("/tst", FILES["tst.json.gz"][:-9])
+    fails(make_card(*parts), home, "truncated", left=placed(first))
+    site.put("/tst", FILES["tst.json.gz"])
+    fetch(make_card(*parts))
+    assert on_disk(home) == placed(first | {"tst.json.gz": FILES["tst.json.gz"], "Yf.txt": b"0->label\n"})
+    assert site.asked == ["/trn", "/tst", "/tst", "/Yf"]
+
+
+def test_a_compressed_file_is_unpacked_when_the_plain_one_is_wanted(site: Site, home: Path) -> None:
+    link = {"url": site.put("/a", FILES["trn.json.gz"]), "filename": "raw.gz", "contains": "trn.json"}
+    fetch(make_card(link))
+    assert on_disk(home) == placed({"trn.json": gzip.decompress(FILES["trn.json.gz"])})
+
+
+def test_text_where_a_gzip_file_is_wanted_is_refused(site: Site, home: Path) -> None:
+    link = {"url": site.put("/a", b"rows"), "filename": "trn.raw", "contains": "trn.json.gz"}
+    fails(make_card(link), home, "not an archive")
+
+
+def test_without_contains_everything_is_taken(site: Site, home: Path) -> None:
+    card = make_card({"url": site.put("/a", zipped(FILES | {"README": b"hello"})), "contains": ""})
+    assert sorted(path.name for path in fetch(card)) == sorted([*FILES, "README"])
+    assert on_disk(home) == placed(FILES | {"README": b"hello"})
+
+
+def test_an_archive_placed_by_hand_is_used_before_any_link(site: Site, home: Path) -> None:
+    card = make_card({"url": site.put("/a", b"", status=500)})
+    raw_folder(card).mkdir(parents=True)
+    (raw_folder(card) / "LF-Tiny.raw.zip").write_bytes(zipped(FILES))
+    fetch(card)
+    assert site.asked == []
+    assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": zipped(FILES)})
+
+
+def test_a_page_saved_by_hand_under_the_archives_name_is_named_and_left(site: Site, home: Path) -> None:
+    """Fault 40: what a browser saves when Google Drive refuses."""
+    card = make_card({"url": site.address + "/gone"})
+    raw_folder(card).mkdir(parents=True)
+    page = PAGES["download quota"].encode()
+    (raw_folder(card) / "LF-Tiny.raw.zip").write_bytes(page)
+    fails(card, home, "download quota", "404", left=placed({"LF-Tiny.raw.zip": page}))
+
+
+def test_what_a_killed_process_left_is_cleared(site: Site, home: Path) -> None:
+    card = make_card({"url": site.put("/a", zipped(FILES))})
+    stale, other = home / "data" / ".lf-tiny=abc", home / "data" / ".lf-tiny-2=abc"
+    for folder in (stale, other):
+        folder.mkdir(parents=True)
+        (folder / "half.zip").write_bytes(b"half")
+    fetch(card)
+    assert not stale.exists()
+    assert other.exists()
+
+
+def test_a_full_disk_is_one_clear_line(site: Site, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 33."""
+    card = make_card({"url": site.put("/a", zipped(FILES))}, {"url": site.put("/b", zipped(FILES))})
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: _Disk(100))
+    with pytest.raises(UserError, match="has room for 100"):
+        fetch(card)
+    assert site.asked == ["/a"]
+    assert on_disk(home) == {}
+
+
+@dataclass
+class _Disk:
+    free: int
+
+
+def test_a_card_without_links_says_what_to_place_where(home: Path) -> None:
+    card = make_card(obtain="1. Ask the library.\n2. Copy the tape.")
+    message = fails(card, home)
+    for words in ("1. Ask the library.", "2. Copy the tape.", *FILES):
+        assert words in message
+    raw_folder(card).mkdir(parents=True)
+    for name, data in FILES.items():
+        (raw_folder(card) / name).write_bytes(data)
+    assert fetch(card) == [raw_folder(card) / name for name in FILES]
+
+
+def test_instructions_name_every_part() -> None:
+    parts = [
+        {"url": f"https://host.invalid/{name}", "filename": f"{name}.raw", "contains": name} for name in ("a", "b")
+    ]
+    message = how_to_obtain(make_card(*parts))
+    assert "a.raw, b.raw" in message
+
+
+@pytest.mark.parametrize("source", ["pydocs", "debian", "synthetic"])
+def test_data_built_here_has_nothing_to_fetch(source: str, home: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing to fetch.*data prepare lf-tiny"):
+        fetch(make_card(source=source))
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc", "a" * 300, "ls", "..", "con"])
+def test_a_dataset_name_cannot_leave_the_workspace(name: str) -> None:
+    """Fault 70."""
+    with pytest.raises(ValueError, match="cannot be used"):
+        make_card(name=name)

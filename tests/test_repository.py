@@ -1,0 +1,400 @@
+"""Files of the Extreme Classification Repository, in both layouts, good and bad, through `harness.data.load`."""
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.data import Dataset, load
+from harness.data.card import DatasetCard
+from harness.data.sources.repository import find_files, missing_message
+from harness.errors import DataError, MissingDataError, UserError
+
+RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd"
+NAMES = ["café", "🙂", RIGHT_TO_LEFT, ""]
+LABELS = [{"uid": f"L{number}", "title": name, "content": f"about {name}"} for number, name in enumerate(NAMES)]
+TRAIN = [
+    {"uid": "a", "title": "one", "content": "first", "target_ind": [2, 0], "target_rel": [1.0, 1.0]},
+    {"uid": "b", "title": "two", "content": "", "target_ind": [1, 3], "target_rel": [0.0, 0.5]},
+    {"uid": "c", "title": "", "content": "third", "target_ind": [], "target_rel": []},
+]
+TEST = [{"uid": "d", "title": "four\u0000", "target_ind": [3]}, {"uid": "e", "title": "five", "target_ind": [0, 1, 2]}]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def json_lines(rows: list[Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write_json_layout(folder: Path, **changed: Any) -> Path:
+    """A whole small dataset; `trn=`, `tst=`, `lbl=` replace a file by other rows, text or bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in ({"lbl": LABELS, "trn": TRAIN, "tst": TEST} | changed).items():
+        text = json_lines(rows) if isinstance(rows, list) else rows
+        data = text if isinstance(text, bytes) else text.encode()
+        (folder / f"{name}.json.gz").write_bytes(gzip.compress(data))
+    (folder / "filter_labels_train.txt").write_text("0 1\n2 3\n2 3\n")
+    (folder / "filter_labels_test.txt").write_text("")
+    return folder
+
+
+def write_text_layout(folder: Path, labels_folder: Path | None = None, **changed: str | bytes) -> Path:
+    files: dict[str, str | bytes] = {
+        "Y": "".join(f"{name}\n" for name in NAMES),
+        "trn_X": "one\ntwo\n\n",
+        "tst_X": "four\r\nfive",
+        "trn_X_Y": "3 4\n2:1.0 0:1.0\n1:0 3:0.5\n\n",
+        "tst_X_Y": "2 4\n3:1\n0:1 1:1 2:1\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (files | changed).items():
+        target = labels_folder if labels_folder and name.endswith("X_Y") else folder
+        (target / f"{name}.txt").write_bytes(text.encode() if isinstance(text, str) else text)
+    return folder
+
+
+def write_card(home: Path, name: str, **values: Any) -> None:
+    (home / "cards").mkdir(parents=True, exist_ok=True)
+    card = {"title": name.upper(), "summary": "a test", "source": "repository", **values}
+    (home / "cards" / f"{name}.yaml").write_text(json.dumps(card))
+
+
+def dense(dataset: Dataset) -> dict[str, list[list[int]]]:
+    names = ("train", "test", "train_filter", "test_filter")
+    return {name: getattr(dataset, name).toarray().astype(int).tolist() for name in names}
+
+
+EXPECTED = {
+    "train": [[1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]],
+    "test": [[0, 0, 0, 1], [1, 1, 1, 0]],
+    "train_filter": [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]],
+    "test_filter": [[0, 0, 0, 0], [0, 0, 0, 0]],
+}
+
+
+def test_json_layout_titles(tmp_path) -> None:
+    """Faults 44, 45 and 48: odd texts, rows without labels and an empty filter file are accepted and counted."""
+    dataset = load(write_json_layout(tmp_path / "mine"))
+    assert list(dataset.train_text) == ["one", "two", ""]
+    assert list(dataset.test_text) == ["four ", "five"]
+    assert list(dataset.label_text) == NAMES
+    assert list(dataset.label_id) == ["L0", "L1", "L2", "L3"]
+    assert dense(dataset) == EXPECTED
+    assert dataset.train.indices.dtype == np.int32
+    provenance = dataset.facts["provenance"]
+    assert provenance["layout"] == "json"
+    assert provenance["filter_files"] == ["filter_labels_train.txt", "filter_labels_test.txt"]
+    assert set(provenance["files"]) == {path.name for path in (tmp_path / "mine").iterdir()}
+    odd = ["lbl.json.gz: 1 empty texts", "trn.json.gz: 1 empty texts", "trn.json.gz: 1 rows without labels"]
+    assert provenance["warnings"] == odd
+
+
+def test_title_and_content(home) -> None:
+    write_card(home, "lf-long", text="title+content")
+    write_json_layout(home / "data" / "lf-long")
+    dataset = load("lf-long")
+    assert list(dataset.train_text) == ["one first", "two", "third"]
+    assert list(dataset.label_text) == [*(f"{name} about {name}" for name in NAMES[:3]), "about "]
+
+
+def test_both_layouts_hold_the_same_data(tmp_path) -> None:
+    one = load(write_json_layout(tmp_path / "one", tst=[{**TEST[0], "title": "four"}, TEST[1]]))
+    two = load(write_text_layout(tmp_path / "two"))
+    for name in ("train_text", "test_text", "label_text"):
+        assert list(getattr(one, name)) == list(getattr(two, name))
+    assert list(two.label_id) == ["0", "1", "2", "3"]
+    assert [dense(two)[name] for name in ("train", "test")] == [EXPECTED[name] for name in ("train", "test")]
+    assert two.facts["provenance"]["filter_files"] == []
+
+
+@pytest.mark.parametrize("inner", ["", "LF-Mine-4", "raw", "raw_data", "LF-Mine-4/RAW", "LF-Mine-4/raw_data"])
+def test_files_are_found_where_archives_unpack_them(tmp_path, inner) -> None:
+    folder = write_json_layout(tmp_path / "mine" / inner)
+    (folder / "trn.json.gz").rename(folder / "TRN.JSON.GZ")
+    assert dense(load(tmp_path / "mine")) == EXPECTED
+
+
+def test_label_and_filter_files_may_stand_above_the_texts(tmp_path) -> None:
+    raw = tmp_path / "mine"
+    (raw / "LF-Mine-4").mkdir(parents=True)
+    write_text_layout(raw / "LF-Mine-4" / "raw", labels_folder=raw / "LF-Mine-4")
+    (raw / "LF-Mine-4" / "trn_filter_labels.txt").write_text("0 1\n2 3\n")
+    (raw / "tst_filter_labels.txt").write_text("")
+    dataset = load(raw)
+    assert dense(dataset) == EXPECTED
+    assert dataset.facts["provenance"]["filter_files"] == ["trn_filter_labels.txt", "tst_filter_labels.txt"]
+
+
+def test_a_set_of_files_is_never_mixed_from_two_folders(tmp_path) -> None:
+    write_json_layout(tmp_path / "mine" / "one")
+    (tmp_path / "mine" / "one" / "tst.json.gz").unlink()
+    write_json_layout(tmp_path / "mine" / "two")
+    found = find_files(tmp_path / "mine")
+    assert found is not None
+    assert {path.parent.name for path in found.files.values()} == {"two"}
+
+
+def good(number: int) -> dict[str, Any]:
+    return {"uid": f"u{number}", "title": "t", "target_ind": [0], "target_rel": [1]}
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"uid": "x", "target_ind": [0]}, "no `title`"),
+        ({"uid": "x", "titles": "t", "target_ind": [0]}, "there is `titles`: rename it"),
+        ({"title": "x", "target_ind": [0]}, "no `uid`"),
+        ({"uid": "x", "title": "t", "target_rel": [1]}, "no `target_ind`"),
+        ({"uid": "x", "title": "t", "target_ind": [0]}, "no `target_rel`"),
+        ({"uid": "x", "title": 5, "target_ind": [0]}, "`title` must be a string, not a whole number"),
+        ({"uid": "x", "title": None, "target_ind": [0]}, "`title` must be a string, not null"),
+        ({"uid": [1], "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not a list"),
+        ({"uid": "x", "title": "t", "target_ind": "0"}, "`target_ind` must be a list, not a string"),
+        ({"uid": "x", "title": "t", "target_ind": [0, 1.0]}, "`target_ind` holds 1.0"),
+        ({"uid": "x", "title": "t", "target_ind": [True]}, "`target_ind` holds true"),
+        ({"uid": "x", "title": "t", "target_ind": [0, "1"]}, '`target_ind` holds "1"'),
+        ({"uid": "x", "title": "t", "target_ind": [0, 4]}, "label 4 in `target_ind` is out of range: there are 4"),
+        ({"uid": "x", "title": "t", "target_ind": [-1]}, "label -1 in `target_ind` is out of range"),
+        ({"uid": "x", "title": "t", "target_ind": [2**63]}, "out of range"),
+        ({"uid": "x", "title": "t", "target_ind": [0, 1], "target_rel": [1]}, "2 labels in `target_ind` but 1 values"),
+        ({"uid": "x", "title": "t", "target_ind": [0], "target_rel": ["1"]}, '`target_rel` holds "1"'),
+        ({"uid": "x", "title": "t", "target_ind": [0], "target_rel": [-1]}, "cannot be negative"),
+        ({"uid": "u1", "title": "t", "target_ind": [0], "target_rel": [1]}, "uid 'u1' stands on line 1 already"),
+        ([], "expected one JSON object per line, found a list"),
+        (7, "expected one JSON object per line, found a whole number"),
+    ],
+)
+def test_a_faulty_row_is_named_with_its_line(tmp_path, second, message) -> None:
+    """Faults 43 and 51."""
+    folder = write_json_layout(tmp_path / "mine", trn=[good(1), second, good(3)])
+    with pytest.raises(DataError) as caught:
+        load(folder)
+    assert str(caught.value).startswith(f"{folder / 'trn.json.gz'}:2: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (b'{"uid": "x", "title": "t"', "not valid JSON"),
+        (b'{"uid": "x", "title": "caf\xe9", "target_ind": [0]}', "not UTF-8 text"),
+        (b'{"uid": "x", "title": "\\ud800", "target_ind": [0]}', "not valid JSON"),
+        (b'{"uid": "x", "title": "\x00", "target_ind": [0]}', "not valid JSON"),
+        (b'{"uid": "x"} {"uid": "y"}', "not valid JSON"),
+        (b"", "an empty line"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path, second, message) -> None:
+    """Faults 44 and 51."""
+    lines = [json.dumps(good(1)).encode(), second, json.dumps(good(3)).encode()]
+    folder = write_json_layout(tmp_path / "mine", trn=b"\n".join(lines))
+    with pytest.raises(DataError) as caught:
+        load(folder)
+    assert str(caught.value).startswith(f"{folder / 'trn.json.gz'}:2: ")
+    assert message in str(caught.value)
+
+
+def test_a_late_fault_keeps_its_line_number(tmp_path) -> None:
+    """Fault 51, beyond the first chunk; the empty line is noticed although it ends a chunk."""
+    rows = [{**good(number), "title": "word " * 40} for number in range(8_000)]
+    folder = write_json_layout(tmp_path / "mine", trn=[*rows, {**good(0), "uid": "u5"}])
+    with pytest.raises(DataError, match=r"trn\.json\.gz:8001: uid 'u5' stands on line 6 already"):
+        load(folder)
+    text = json_lines(rows)
+    assert len(text) > 1 << 20
+    write_json_layout(folder, trn=text[: 1 << 20] + text[1 << 20 :].replace("\n", "\n" * (1 << 20), 1))
+    with pytest.raises(DataError, match="an empty line between JSON objects"):
+        load(folder)
+
+
+def test_byte_order_mark_crlf_and_empty_last_lines(tmp_path) -> None:
+    """Fault 44."""
+    text = "\ufeff" + json_lines(TRAIN).replace("\n", "\r\n") + "\r\n\n"
+    assert dense(load(write_json_layout(tmp_path / "mine", trn=text))) == EXPECTED
+
+
+def test_a_line_of_a_megabyte(tmp_path) -> None:
+    """Fault 44."""
+    long = "word " * 300_000
+    dataset = load(write_json_layout(tmp_path / "mine", trn=[TRAIN[0], {**TRAIN[1], "title": long}, TRAIN[2]]))
+    assert dataset.train_text[1] == long
+    text = load(write_text_layout(tmp_path / "text", trn_X=f"one\n{long}\nthree\n"))
+    assert list(text.train_text) == ["one", long, "three"]
+
+
+def test_labels_repeated_within_a_json_row_are_kept_once(tmp_path) -> None:
+    """Fault 43."""
+    row = {"uid": "a", "title": "one", "target_ind": [2, 0, 2, 2], "target_rel": [1] * 4}
+    dataset = load(write_json_layout(tmp_path / "mine", trn=[row, good(2), good(3)]))
+    assert dataset.train.toarray()[0].tolist() == [1, 0, 1, 0]
+    assert "trn.json.gz: 2 labels repeated within a row, kept once" in dataset.facts["provenance"]["warnings"]
+
+
+@pytest.mark.parametrize("name", ["trn", "tst", "lbl"])
+def test_an_empty_file_is_refused(tmp_path, name) -> None:
+    with pytest.raises(DataError, match=rf"{name}\.json\.gz: the file is empty"):
+        load(write_json_layout(tmp_path / "mine", **{name: b""}))
+
+
+def test_a_truncated_download_is_named(tmp_path) -> None:
+    """Fault 40."""
+    folder = write_json_layout(tmp_path / "mine")
+    whole = (folder / "trn.json.gz").read_bytes()
+    (folder / "trn.json.gz").write_bytes(whole[:-9])
+    with pytest.raises(DataError, match=r"trn\.json\.gz: the gzip file ends too early"):
+        load(folder)
+
+
+def test_text_and_label_counts_that_differ(tmp_path) -> None:
+    """Fault 42."""
+    folder = write_text_layout(tmp_path / "mine", trn_X="one\ntwo\n")
+    with pytest.raises(DataError, match=r"trn_X_Y\.txt:1: 3 rows here, but trn_X\.txt has 2 lines"):
+        load(folder)
+    write_text_layout(folder, Y="a\nb\nc\nd\ne\n")
+    with pytest.raises(DataError, match=r"trn_X_Y\.txt:1: 4 labels here, but Y\.txt has 5 lines"):
+        load(folder)
+
+
+def test_latin1_text_is_read_as_such_with_a_warning(tmp_path) -> None:
+    """Fault 44: only if the file as a whole is not UTF-8."""
+    latin = "one\0\ncafé \u00a7\nthree\n".encode("latin-1")
+    dataset = load(write_text_layout(tmp_path / "mine", trn_X=latin))
+    assert list(dataset.train_text) == ["one ", "café \u00a7", "three"]
+    assert list(dataset.label_text) == NAMES
+    assert "trn_X.txt: read as latin-1, because line 2 is not UTF-8" in dataset.facts["provenance"]["warnings"]
+
+
+LINES = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(LINES, min_size=3, max_size=9))
+def test_any_text_comes_back(tmp_path_factory, texts) -> None:
+    """Fault 44: emoji, right-to-left, separators that are no newline."""
+    home, count = tmp_path_factory.mktemp("home"), len(texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", str(home))
+        body = b"\xef\xbb\xbf" + "".join(f"{text}\n" for text in texts).encode()
+        plain = load(write_text_layout(home / "plain", trn_X=body, trn_X_Y=f"{count} 4\n" + "\n" * count))
+        rows = [{"uid": number, "title": text, "target_ind": []} for number, text in enumerate(texts)]
+        parsed = load(write_json_layout(home / "json", trn=rows))
+    assert list(plain.train_text) == texts
+    assert list(parsed.train_text) == texts
+
+
+def test_filter_files_are_both_required_where_the_card_says_so(home) -> None:
+    """Fault 48."""
+    write_card(home, "lf-mine", filter="required")
+    raw = write_json_layout(home / "data" / "lf-mine")
+    assert load("lf-mine").train_filter.nnz == 2
+    for missing in ("filter_labels_test.txt", "filter_labels_train.txt"):
+        (raw / missing).unlink()
+        with pytest.raises(UserError, match="needs its two filter files"):
+            load("lf-mine")
+    assert load("lf-mine", use_filter=False).train_filter.nnz == 0
+
+
+@pytest.mark.parametrize(("text", "line"), [("0 1\n3 0\n", 2), ("0 4\n", 1)])
+def test_a_filter_out_of_range_is_named(tmp_path, text, line) -> None:
+    """Fault 48."""
+    folder = write_json_layout(tmp_path / "mine")
+    (folder / "filter_labels_train.txt").write_text(text)
+    with pytest.raises(DataError, match=rf"filter_labels_train\.txt:{line}: .* out of range"):
+        load(folder)
+
+
+def test_missing_data_says_what_to_place_where(home) -> None:
+    sizes = {"train": 294805, "test": 134835, "labels": 131073}
+    links = [{"url": "https://example.org/mine.zip", "filename": "mine.zip", "contains": "raw text"}]
+    write_card(home, "lf-mine", statistics=sizes, downloads=links, obtain="Download it\nfrom the repository's page.")
+    raw = home / "data" / "lf-mine"
+    with pytest.raises(MissingDataError) as caught:
+        load("lf-mine")
+    assert not raw.exists()
+    message = str(caught.value)
+    parts = ["LF-MINE (294,805 train rows, 134,835 test rows, 131,073 labels)", str(raw), "trn_X_Y.txt"]
+    parts += ["lbl.json.gz, trn.json.gz, tst.json.gz", "filter_labels_train.txt and filter_labels_test.txt"]
+    parts += ["Found so far: none of them", "  from the repository's page.", "https://example.org/mine.zip"]
+    parts += [f"python -m harness data {what} lf-mine" for what in ("fetch", "check")]
+    parts += ["lf-pydocstitles", "lf-debiantitles"]
+    assert [part for part in parts if part not in message] == []
+    assert len(message.splitlines()) <= 24
+    write_json_layout(raw / "Inner")
+    (raw / "Inner" / "trn.json.gz").unlink()
+    with pytest.raises(MissingDataError, match=r"far: filter_labels_test\.txt, filter_labels_train\.txt, lbl\.json"):
+        load("lf-mine")
+
+
+def test_a_folder_of_nothing_hints_at_json_lines(tmp_path) -> None:
+    card = DatasetCard(name="mine", title="mine", summary="mine", source="repository")
+    message = missing_message(card, tmp_path)
+    assert "train.jsonl, test.jsonl and labels.jsonl" in message
+    assert "data fetch" not in message
+
+
+def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path) -> None:
+    """Fault 53."""
+    first = load(write_json_layout(tmp_path / "first"))
+    write_card(home, "lf-named", propensity={"a": 0.6, "b": 2.6})
+    write_json_layout(home / "data" / "lf-named" / "Inner")
+    assert load("lf-named").digest == first.digest
+    assert load("lf-named").folder != first.folder
+    digests = {first.digest}
+    changes = (
+        {"trn": [{**TRAIN[0], "title": "onE"}, *TRAIN[1:]]},
+        {"trn": [{**TRAIN[0], "target_ind": [2, 1]}, *TRAIN[1:]]},
+        {"tst": [TEST[1], TEST[0]]},
+        {"lbl": [{**LABELS[0], "uid": "other"}, *LABELS[1:]]},
+    )
+    for number, change in enumerate(changes):
+        digests.add(load(write_json_layout(tmp_path / f"changed{number}", **change)).digest)
+    folder = write_json_layout(tmp_path / "filtered")
+    (folder / "filter_labels_test.txt").write_text("0 0\n")
+    digests.add(load(folder).digest)
+    assert len(digests) == len(changes) + 2
+
+
+def test_an_unchanged_folder_is_not_parsed_again(tmp_path, monkeypatch) -> None:
+    folder = write_json_layout(tmp_path / "mine")
+    first = load(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.data.sources.repository._write_json", lambda *_: pytest.fail("parsed again"))
+        assert load(folder).digest == first.digest
+    write_json_layout(folder, trn=[{**TRAIN[0], "title": "other"}, *TRAIN[1:]])
+    assert load(folder).train_text[0] == "other"
+
+
+def test_nothing_half_written_stays_behind(home, tmp_path) -> None:
+    with pytest.raises(DataError):
+        load(write_json_layout(tmp_path / "mine", tst=[{"uid": 1}]))
+    assert not [path for path in (home / "cache").rglob("*") if path.is_dir() and path.name != "datasets"]
+
+
+WORDS = b'{ } [ ] , : null 0 -1 1.5 "uid": "title": "target_ind": "target_rel": "x" \xff \0'.split()
+WHOLE = [b"\n", json.dumps(good(1)).encode() + b"\n", json.dumps(good(2)).encode()]
+SOUP = st.one_of(st.binary(max_size=40), st.lists(st.sampled_from(WORDS + WHOLE), max_size=14).map(b"".join))
+
+
+@settings(max_examples=80, deadline=None)
+@given(SOUP, st.sampled_from(["trn", "lbl"]))
+def test_random_bytes_never_raise_anything_but_a_user_error(tmp_path_factory, soup, name) -> None:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", str(home))
+        try:
+            dataset = load(write_json_layout(home / "mine", **{name: soup}), use_filter=False)
+        except UserError:
+            return
+        assert len(dataset.train_text) == dataset.train.shape[0]
+        assert all(a <= b for a, b in itertools.pairwise(dataset.train.indptr))
