@@ -1,0 +1,178 @@
+"""The frugal encoder: a weighted mean of token vectors that were distilled once from a transformer.
+
+    f(x) = sum_t w(t) E[t] / sum_t w(t)          over the tokens t of x
+
+E comes from sending every vocabulary token alone through the teacher ([CLS] t [SEP]), keeping the first `dim` principal
+components, and dividing component j by the fourth root of its variance (half of whitening). The weight w(t) is a
+product of factors a / (a + p(t)) (smooth inverse frequency, Arora et al. 2017): p by Zipf's law over the vocabulary's
+order, and p as counted in the train and label texts. Special tokens weigh nothing. E is trainable, w is not.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harness.data.ragged import Ragged
+from harness.data.tokens import Tokenizer
+from harness.errors import UserError, unknown_name
+from harness.files import build_once, home, sha256_json
+from harness.model.encoder import Encoder, encode
+from harness.model.vetting import ModelFolder
+from harness.model.weights import find
+
+VERSION = 1
+"""Bumped whenever the same teacher would give another table."""
+
+Weighting = Literal["zipf+sif", "zipf", "sif", "uniform"]
+
+ZIPF_SMOOTHING = 1e-4
+CORPUS_SMOOTHING = 1e-2
+_RELATIVE_VARIANCE_FLOOR = 1e-6
+
+
+class StaticEncoder(Encoder):
+    """A trainable table of token vectors [V, D] with fixed token weights [V]."""
+
+    weights: Tensor
+
+    def __init__(self, table: Tensor, weighting: Weighting, *, sparse_gradient: bool = False, **facts: Any) -> None:
+        super().__init__(dim=table.shape[1], longest=None, **facts)
+        self.table = nn.Parameter(table)
+        self.weighting = weighting
+        self.sparse_gradient = sparse_gradient
+        """Whether the gradient of `table` is a sparse tensor of the rows in use."""
+        self.register_buffer("weights", torch.ones(len(table)))
+        self._weigh(None)
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Weighted means; a row whose tokens all weigh nothing gives a zero vector."""
+        if len(offsets) == 1:
+            return self.table[:0]
+        total = nn.functional.embedding_bag(ids, self.weights[:, None], offsets, mode="sum", include_last_offset=True)
+        summed = nn.functional.embedding_bag(
+            ids,
+            self.table,
+            offsets,
+            mode="sum",
+            include_last_offset=True,
+            per_sample_weights=self.weights[ids],
+            sparse=self.sparse_gradient,
+        )
+        return (summed / torch.where(total > 0, total, 1.0)).float()
+
+    def adapt(self, counts: NDArray[np.int64]) -> None:
+        """Takes token counts [V] of the train and label texts into the weights (`sif` and `zipf+sif` only)."""
+        if len(counts) != len(self.weights):
+            raise ValueError(f"{len(counts)} counts for a vocabulary of {len(self.weights)}")
+        self._weigh(counts)
+
+    def _weigh(self, counts: NDArray[np.int64] | None) -> None:
+        """Sets w; without counts the corpus factor is 1."""
+        weights = np.ones(len(self.weights))
+        if "zipf" in self.weighting:
+            weights *= inverse_frequency(1 / np.arange(1, len(weights) + 1), ZIPF_SMOOTHING)
+        if "sif" in self.weighting and counts is not None:
+            weights *= inverse_frequency(counts, CORPUS_SMOOTHING)
+        weights[self.tokenizer.special_ids] = 0
+        self.weights.copy_(torch.from_numpy(weights))
+
+
+def inverse_frequency(frequency: NDArray[Any], smoothing: float) -> NDArray[np.float64]:
+    """Smooth inverse frequency a / (a + p) with p = frequency / sum, [V]."""
+    probability = frequency / max(frequency.sum(), np.finfo(np.float64).tiny)
+    return np.asarray(smoothing / (smoothing + probability))
+
+
+def load_static(
+    *,
+    name: str,
+    seed: int,
+    teacher: str = "minilm",
+    dim: int = 256,
+    weighting: Weighting = "zipf+sif",
+    max_len: int | None = None,
+    sparse_gradient: bool = False,
+) -> StaticEncoder:
+    """The static encoder of a teacher, distilled on first use (about a minute on two cores) and cached.
+
+    Args:
+        name: For records.
+        seed: Not used; distillation draws nothing.
+        teacher: minilm, an encoder of the model hub, or the path of a model folder.
+        dim: Principal components kept, D.
+        weighting: Factors of the token weights; `sif` counts once `adapt` has seen the texts.
+        max_len: Tokens per text; by default the teacher's.
+        sparse_gradient: Give the table row-sparse gradients, for an optimiser that takes them.
+    """
+    if weighting not in get_args(Weighting):
+        raise unknown_name("weighting of encoder static", weighting, get_args(Weighting))
+    source = find(teacher, max_len=max_len)
+    recipe = {"version": VERSION, "teacher": source.identity, "dim": dim}
+    return StaticEncoder(
+        _distilled(source, dim, recipe),
+        weighting,
+        sparse_gradient=sparse_gradient,
+        name=name,
+        tokenizer=source.tokenizer,
+        max_len=source.max_len,
+        identity=sha256_json({**recipe, "weighting": weighting, "smoothing": [ZIPF_SMOOTHING, CORPUS_SMOOTHING]}),
+    )
+
+
+def _distilled(source: ModelFolder, dim: int, recipe: dict[str, Any]) -> Tensor:
+    """The table [V, D] of a teacher, from the workspace's cache or made now."""
+    from safetensors.torch import load_file, save_file
+
+    folder = home() / "cache" / "encoders" / f"static-{sha256_json(recipe)[:32]}"
+
+    def build(temporary: Path) -> dict[str, Any]:
+        vectors = token_vectors(source)
+        table, kept = principal_components(vectors, dim, source.tokenizer.special_ids)
+        save_file({"table": table}, temporary / "table.safetensors")
+        return {"recipe": recipe, "teacher": source.name, "variance_kept": kept}
+
+    build_once(folder, build, verify=True)
+    # a copy, because the loaded tensor is a view of the mapped file, and training writes to the table
+    return load_file(folder / "table.safetensors")["table"].clone()
+
+
+def token_vectors(source: ModelFolder) -> NDArray[np.float32]:
+    """The teacher's vector of every vocabulary token alone, [V, teacher's D]."""
+    from harness.model.transformer import from_folder
+
+    return encode(from_folder(source), framed_tokens(source.tokenizer), progress=f"distil {source.name}")
+
+
+def framed_tokens(tokenizer: Tokenizer) -> Ragged:
+    """Every id in the frame of a text, for example [CLS] id [SEP], one row each, [V]."""
+    before, after = tokenizer.frame
+    rows = np.tile(np.array([*before, 0, *after], dtype=np.int64), (tokenizer.vocab_size, 1))
+    rows[:, len(before)] = np.arange(tokenizer.vocab_size)
+    return Ragged(rows.ravel(), np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1])
+
+
+def principal_components(vectors: NDArray[np.float32], dim: int, left_out: NDArray[np.int64]) -> tuple[Tensor, float]:
+    """Half-whitened projection [V, dim] of `vectors` [V, D], mean squared row norm 1, and the share of variance kept.
+
+    Args:
+        vectors: One row per token.
+        dim: Components to keep.
+        left_out: Rows that do not count for mean and covariance.
+    """
+    if not 1 <= dim <= vectors.shape[1]:
+        raise UserError(f"dim {dim} of encoder static must lie between 1 and the teacher's {vectors.shape[1]}")
+    everything = torch.from_numpy(vectors).double()
+    counted = torch.from_numpy(np.delete(vectors, left_out, axis=0)).double()
+    mean = counted.mean(0)
+    variance, directions = torch.linalg.eigh((counted - mean).T @ (counted - mean) / len(counted))
+    variance = variance.flip(0).clamp(min=float(variance[-1]) * _RELATIVE_VARIANCE_FLOOR)
+    directions = directions.flip(1)[:, :dim]
+    # an eigenvector is defined up to its sign; the largest coefficient is made positive so that reruns agree
+    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
+    projected = (everything - mean) @ (directions * largest.sign()) / variance[:dim] ** 0.25
+    projected /= projected.square().sum(1).mean().sqrt()
+    return projected.float().contiguous(), float(variance[:dim].sum() / variance.sum())

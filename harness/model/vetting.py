@@ -1,0 +1,214 @@
+"""Whether a model folder may be loaded.
+
+`vet` reads JSON and hashes files; it runs nothing. It accepts config.json + safetensors + tokenizer.json of a known
+architecture, with or without the settings that sentence-transformers adds, and refuses whatever would run code from the
+folder: `auto_map`, a named attention kernel, pickled weights.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.data.tokens import Tokenizer
+from harness.errors import DataError, UserError
+from harness.files import read_json, sha256_file, sha256_json
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+DEFAULT_MAX_LEN = 512
+
+ARCHITECTURES = {
+    # model_type: attention implementation
+    "albert": "sdpa",
+    "bert": "sdpa",
+    "camembert": "sdpa",
+    "deberta-v2": "eager",
+    "distilbert": "sdpa",
+    "electra": "sdpa",
+    "modernbert": "sdpa",
+    "mpnet": "eager",
+    "roberta": "sdpa",
+    "xlm-roberta": "sdpa",
+}
+_POSITIONS_AFTER_PADDING = {"camembert", "mpnet", "roberta", "xlm-roberta"}
+"""Position ids start at pad id + 1, so that many rows of the position table hold no position."""
+
+_RUNS_CODE = {
+    "auto_map": "it asks for Python code from the model folder",
+    "_attn_implementation_internal": "it names an attention kernel to be fetched and run",
+    "_attn_implementation": "it names an attention kernel",
+    "attn_implementation": "it names an attention kernel",
+    "quantization_config": "its weights are quantised; float32 weights are needed",
+}
+
+_POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+POOLINGS = ("mean", "cls", "max")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder that passed `vet`."""
+
+    name: str
+    folder: Path
+    """Holds config.json, the safetensors and tokenizer.json."""
+    tokenizer: Tokenizer
+    attention: str
+    pooling: str
+    """How token vectors become one vector: mean, cls or max."""
+    max_len: int
+    """Tokens the model was made to read, special tokens included."""
+    longest: int
+    """Tokens it can read at all."""
+    identity: str
+    """sha256 over config, weights, tokenizer and pooling."""
+
+
+def vet(folder: Path, name: str, *, pooling: str | None = None, max_len: int | None = None) -> ModelFolder:
+    """Checks a model folder without running anything from it.
+
+    Args:
+        folder: As written by transformers or sentence-transformers.
+        name: Of the encoder, for messages and records.
+        pooling: Mean, cls or max instead of what the folder says.
+        max_len: Tokens per text instead of what the folder says.
+    """
+    if not folder.is_dir():
+        raise UserError(f"encoder folder {folder} does not exist")
+    try:
+        return _vet(folder, name, pooling, max_len)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"its JSON files are not those of an encoder ({error!r})", folder) from error
+
+
+def _vet(folder: Path, name: str, pooling: str | None, max_len: int | None) -> ModelFolder:
+    transformer, pooling_config = _modules(folder)
+    config = _checked_config(transformer)
+    tokenizer = Tokenizer.from_file(transformer / "tokenizer.json")
+    _check_vocabulary(tokenizer, config, transformer)
+    weights = _weight_files(transformer)
+    mode = _checked_pooling(pooling, pooling_config)
+    longest = _positions(config)
+    length = max_len or _recommended_length(folder, transformer) or min(longest, DEFAULT_MAX_LEN)
+    if length > longest:
+        raise UserError(f"encoder {name!r} reads at most {longest} tokens; max_len is {length}")
+    facts = {
+        "config": sha256_json(config),
+        "weights": {path.name: sha256_file(path) for path in weights},
+        "tokenizer": tokenizer.sha256,
+        "pooling": mode,
+    }
+    return ModelFolder(
+        name=name,
+        folder=transformer,
+        tokenizer=tokenizer,
+        attention=ARCHITECTURES[config["model_type"]],
+        pooling=mode,
+        max_len=length,
+        longest=longest,
+        identity=sha256_json(facts),
+    )
+
+
+def _modules(folder: Path) -> tuple[Path, Path]:
+    """Where the transformer and the pooling config lie, by sentence-transformers' modules.json if there is one."""
+    listing = folder / "modules.json"
+    transformer, pooling = folder, folder / "1_Pooling" / "config.json"
+    for module in read_json(listing) if listing.is_file() else []:
+        kind, path = str(module["type"]).rpartition(".")[2], str(module["path"])
+        inside = folder / path
+        if not inside.resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{listing}: module path {path!r} leaves the folder; refused")
+        if kind == "Transformer":
+            transformer = inside
+        elif kind == "Pooling":
+            pooling = inside / "config.json"
+        elif kind != "Normalize":  # the scorer normalises
+            raise UserError(
+                f"{listing}: a {kind} layer follows the pooling and would be left out; "
+                "delete modules.json to use the transformer alone"
+            )
+    return transformer, pooling
+
+
+def _checked_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; an encoder folder holds {', '.join(FILES)}")
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    for key in _keys(config):
+        if key in _RUNS_CODE:
+            raise UserError(f"{path}: {key} is refused: {_RUNS_CODE[key]}")
+    kind = config.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise UserError(f"{path}: model_type {kind!r} is not supported; known: {', '.join(ARCHITECTURES)}")
+    if (folder / "adapter_config.json").exists():
+        raise UserError(f"{folder}: adapters are not loaded; merge the adapter into the weights first")
+    return config
+
+
+def _keys(value: Any) -> set[str]:
+    """Every key at every depth of a JSON value."""
+    if isinstance(value, dict):
+        return set(value).union(*(_keys(part) for part in value.values()))
+    if isinstance(value, list):
+        return set().union(*(_keys(part) for part in value))
+    return set()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors that make up the model: one file, or the shards of an index."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if not index.is_file():
+        pickled = [path.name for path in folder.glob("*") if path.suffix in {".bin", ".pt", ".pth", ".ckpt", ".pkl"}]
+        found = f"{', '.join(sorted(pickled))} can run code when loaded and is refused; " if pickled else ""
+        raise UserError(f"{folder}: {found}model.safetensors is needed (`save_pretrained` writes it)")
+    shards = sorted({str(name) for name in read_json(index)["weight_map"].values()})
+    for shard in shards:
+        if Path(shard).name != shard or not (folder / shard).is_file():
+            raise UserError(f"{index}: shard {shard!r} is not in the folder")
+    return [folder / shard for shard in shards]
+
+
+def _check_vocabulary(tokenizer: Tokenizer, config: dict[str, Any], folder: Path) -> None:
+    rows = config.get("vocab_size")
+    if isinstance(rows, int) and tokenizer.vocab_size > rows:
+        raise UserError(f"{folder}: tokenizer.json has {tokenizer.vocab_size:,} ids but the model only {rows:,}")
+
+
+def _checked_pooling(wanted: str | None, path: Path) -> str:
+    """The one pooling mode that is asked for, by option or by file (old flags or the newer `pooling_mode`)."""
+    modes = [wanted] if wanted else ["mean"]
+    if not wanted and path.is_file():
+        config = read_json(path)
+        named = config.get("pooling_mode") or [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)]
+        modes = [named] if isinstance(named, str) else list(named) or ["mean"]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        where = "option pooling" if wanted else path
+        raise UserError(f"{where}: pooling {'+'.join(modes)} is not supported; known: {', '.join(POOLINGS)}")
+    return modes[0]
+
+
+def _positions(config: dict[str, Any]) -> int:
+    """Longest input the position table allows."""
+    rows = int(config.get("max_position_embeddings", DEFAULT_MAX_LEN))
+    return rows - int(config.get("pad_token_id", 1)) - 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else rows
+
+
+def _recommended_length(folder: Path, transformer: Path) -> int | None:
+    for place in (transformer, folder):
+        path = place / "sentence_bert_config.json"
+        if path.is_file():
+            length = read_json(path).get("max_seq_length")
+            return int(length) if length else None
+    return None

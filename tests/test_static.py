@@ -1,0 +1,155 @@
+"""The static encoder: what it is distilled to, how tokens are weighed, which gradients it gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.data.ragged import Ragged
+from harness.data.tokens import tokenize
+from harness.errors import UserError
+from harness.model.encoder import encode, load_encoder, to_tensors
+from harness.model.static import StaticEncoder, framed_tokens, inverse_frequency, principal_components
+from harness.model.transformer import byte_tokenizer
+from tests.small_models import TEXTS, small_workspace, write_model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workspace(tmp_path_factory):
+    with small_workspace(tmp_path_factory.mktemp("home")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory, _workspace) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "small-bert")
+
+
+@pytest.fixture
+def static(bert_folder) -> StaticEncoder:
+    return load_encoder("static", seed=0, teacher=str(bert_folder), dim=8)
+
+
+def test_static_is_the_weighted_mean(static):
+    tokens = tokenize(TEXTS, static.tokenizer, 24)
+    table, token_weights = static.table.detach().numpy(), static.weights.numpy()
+    for row, vector in enumerate(encode(static, tokens)):
+        factor = token_weights[tokens[row]]
+        expected = (factor[:, None] * table[tokens[row]]).sum(0) / factor.sum() if factor.any() else np.zeros(8)
+        np.testing.assert_allclose(vector, expected, atol=1e-6)
+
+
+def test_static_rows_of_special_tokens_are_zero(static):
+    special = np.array([2, 3, 2, 0, 1, 3])
+    vectors = encode(static, Ragged(special, np.array([0, 2, 6])), normalise=True)
+    assert not vectors.any()
+
+
+def test_static_is_distilled_from_the_teacher(static, bert_folder):
+    """The table is a linear image of the teacher's token vectors, with variances lambda^(1/2)."""
+    teacher = load_encoder(str(bert_folder), seed=0)
+    before, after = teacher.tokenizer.frame
+    rows = [[*before, token, *after] for token in range(teacher.tokenizer.vocab_size)]
+    with torch.inference_mode():
+        vectors = teacher.eval().model(input_ids=torch.tensor(rows)).last_hidden_state.mean(1).double().numpy()
+    centred = np.delete(vectors, teacher.tokenizer.special_ids, axis=0)
+    mean = centred.mean(0)
+    table = static.table.detach().double().numpy()
+    mapping, *_ = np.linalg.lstsq(vectors - mean, table, rcond=None)
+    np.testing.assert_allclose((vectors - mean) @ mapping, table, atol=1e-5)
+    variance = np.linalg.svd(centred - mean, compute_uv=False)[:8] ** 2
+    own = np.delete(table, teacher.tokenizer.special_ids, axis=0).var(0)
+    np.testing.assert_allclose(own / own[0], np.sqrt(variance / variance[0]), rtol=1e-3)
+
+
+def test_static_is_distilled_once_and_guarded(bert_folder, tmp_path, monkeypatch):
+    """fault 68: the cached table is compared with its hash on every load."""
+    from harness.model import static as module
+
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    good = load_encoder("static", seed=0, teacher=str(bert_folder), dim=8).table
+    real, calls = module.token_vectors, []
+    monkeypatch.setattr(module, "token_vectors", lambda source: calls.append(source) or real(source))
+    assert torch.equal(load_encoder("static", seed=5, teacher=str(bert_folder), dim=8).table, good)
+    assert not calls
+    (path,) = (tmp_path / "cache" / "encoders").glob("static-*/table.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert torch.equal(load_encoder("static", seed=0, teacher=str(bert_folder), dim=8).table, good)
+    assert len(calls) == 1
+
+
+def test_principal_components_recover_a_plane():
+    """Points on a plane in 5 dimensions: two components keep all variance and all angles."""
+    draw = np.random.default_rng(0)
+    flat = draw.normal(size=(200, 2)) * [3.0, 1.0]
+    basis = np.linalg.qr(draw.normal(size=(5, 2)))[0]
+    vectors = (flat @ basis.T + draw.normal(size=5)).astype(np.float32)
+    table, kept = principal_components(vectors, 2, np.array([], dtype=np.int64))
+    assert kept == pytest.approx(1, abs=1e-4)
+    assert float(table.square().sum(1).mean()) == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(np.cov(table.numpy().T)[0, 1], 0, atol=1e-5)
+    full, _ = principal_components(vectors, 5, np.array([], dtype=np.int64))
+    assert torch.isfinite(full).all()
+    again, _ = principal_components(vectors, 2, np.array([], dtype=np.int64))
+    assert torch.equal(table, again)
+
+
+def test_static_dimension_is_checked(bert_folder):
+    for dim in (0, 17):
+        with pytest.raises(UserError, match="between 1 and the teacher's 16"):
+            load_encoder("static", seed=0, teacher=str(bert_folder), dim=dim)
+
+
+def test_frame_of_every_token():
+    tokenizer = byte_tokenizer()
+    rows = framed_tokens(tokenizer)
+    assert len(rows) == tokenizer.vocab_size == 260
+    assert rows[7].tolist() == [2, 7, 3]
+
+
+@pytest.mark.parametrize(("weighting", "factors"), [("uniform", ""), ("zipf", "z"), ("sif", "s"), ("zipf+sif", "zs")])
+def test_token_weights(bert_folder, weighting, factors):
+    encoder = load_encoder("static", seed=0, teacher=str(bert_folder), dim=8, weighting=weighting)
+    counts = np.arange(260)[::-1].copy()
+    rank = 1 / np.arange(1, 261)
+    zipf = 1e-4 / (1e-4 + rank / rank.sum()) if "z" in factors else np.ones(260)
+    corpus = 1e-2 / (1e-2 + counts / counts.sum()) if "s" in factors else np.ones(260)
+    np.testing.assert_allclose(encoder.weights[4:], zipf[4:], rtol=1e-5)
+    encoder.adapt(counts)
+    np.testing.assert_allclose(encoder.weights[4:], (zipf * corpus)[4:], rtol=1e-5)
+    assert not encoder.weights[:4].any()
+
+
+def test_weights_are_defined_without_any_text(static):
+    before = static.weights.clone()
+    static.adapt(np.zeros(260, dtype=np.int64))
+    assert torch.equal(static.weights, before)
+    assert inverse_frequency(np.zeros(3), 0.1).tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="3 counts"):
+        static.adapt(np.ones(3, dtype=np.int64))
+    with pytest.raises(UserError, match="did you mean 'zipf'"):
+        load_encoder("static", seed=0, weighting="zip")
+
+
+def test_sparse_gradient_equals_dense(static):
+    ids, offsets = to_tensors(tokenize(TEXTS, static.tokenizer, 24), "cpu")
+    gradients = []
+    for sparse in (False, True):
+        static.sparse_gradient = sparse
+        static.zero_grad()
+        static(ids, offsets).square().sum().backward()
+        assert static.table.grad.is_sparse is sparse
+        gradients.append(static.table.grad.to_dense().clone())
+    torch.testing.assert_close(*gradients)
+    used = torch.unique(ids)
+    unused = torch.ones(260, dtype=torch.bool)
+    unused[used] = False
+    assert not gradients[0][unused].any()
+
+
+def test_only_the_table_trains_and_all_is_saved(static):
+    assert [name for name, _ in static.named_parameters()] == ["table"]
+    assert set(static.state_dict()) == {"table", "weights"}
