@@ -1,0 +1,181 @@
+"""One search as the backends see it: checked input, and what must not be returned.
+
+A query or label with a NaN or an infinity is set aside here, before any score is computed.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+from torch import Tensor
+
+from harness.data.ragged import Ragged
+from harness.errors import UserError
+from harness.index.vectors import Vectors, as_tensor
+
+_MOST_LABELS = 2**31 - 1
+_MOST_WORKERS, _LEAST_QUERIES = 4, 128
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything a backend needs to propose candidates."""
+
+    queries: Vectors
+    """[M, D]"""
+    labels: Vectors
+    """[L, D]"""
+    rows: NDArray[np.int64]
+    """The finite queries; every position below counts along this array."""
+    bad_labels: NDArray[np.int64]
+    """Labels with a non-finite vector, ascending."""
+    label_norm: float
+    """Largest norm of a finite label."""
+    exclude: csr_array | None
+    """[M, L]"""
+    k: int
+    """At most L."""
+    query_block: int | None
+    label_block: int | None
+    seed: int
+    workers: int = 1
+    """Threads that search side by side, each its own queries."""
+
+    @property
+    def width(self) -> int:
+        """How many candidates a row is given: K and a margin for those that rounding may have put out of order."""
+        return min(self.k + 8 + self.k // 16, self.labels.count)
+
+    def side_by_side(self) -> Self:
+        """The same search by several threads, where there are enough queries to keep each of them busy."""
+        most = min(torch.get_num_threads(), _MOST_WORKERS) if self.queries.device.type == "cpu" else 1
+        return replace(self, workers=max(1, min(most, len(self.rows) // _LEAST_QUERIES)))
+
+    def query_vectors(self, at: NDArray[np.int64]) -> Tensor:
+        """Vectors of the queries at positions `at` [B], as [B, D]."""
+        return self.queries.take(torch.from_numpy(self.rows[at]))
+
+    def excluded_counts(self) -> NDArray[np.int64]:
+        """Number of excluded labels of every finite query."""
+        if self.exclude is None:
+            return np.zeros(len(self.rows), np.int64)
+        indptr = self.exclude.indptr.astype(np.int64)
+        return indptr[self.rows + 1] - indptr[self.rows]
+
+    def excluded_pairs(self, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Excluded pairs of the queries at `at` as (index into `at`, label), by ascending label."""
+        if self.exclude is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        picked = Ragged(self.exclude.indices, self.exclude.indptr.astype(np.int64)).take(self.rows[at])
+        order = np.argsort(picked.values, kind="stable")
+        return np.repeat(np.arange(len(at)), picked.lengths)[order], picked.values[order].astype(np.int64)
+
+    def masker(self, at: NDArray[np.int64]) -> Callable[[Tensor, int], None]:
+        """A function that sets the forbidden entries of a score block [B, W] of labels first.. to -inf, in place."""
+        rows, labels = self.excluded_pairs(at)
+        device = self.queries.device
+
+        def mask(scores: Tensor, first: int) -> None:
+            last = first + scores.shape[1]
+            a, b = np.searchsorted(labels, (first, last))
+            if b > a:
+                pair = torch.from_numpy(rows[a:b]).to(device), torch.from_numpy(labels[a:b] - first).to(device)
+                scores[pair] = -math.inf
+            a, b = np.searchsorted(self.bad_labels, (first, last))
+            if b > a:
+                scores.index_fill_(1, torch.from_numpy(self.bad_labels[a:b] - first).to(device), -math.inf)
+
+        return mask
+
+
+class Pending:
+    """The queries nobody has taken yet; threads share one."""
+
+    def __init__(self, count: int) -> None:
+        self._next, self._end = 0, count
+        self._lock = threading.Lock()
+
+    def take(self, most: int) -> NDArray[np.int64]:
+        """The next positions, at most `most`; empty when all are taken."""
+        with self._lock:
+            start = self._next
+            self._next = min(start + most, self._end)
+            return np.arange(start, self._next)
+
+    def cancel(self) -> None:
+        """Leaves nothing to take, so that every thread ends after its current block."""
+        with self._lock:
+            self._next = self._end
+
+
+def make_task(
+    queries: Any,
+    labels: Any,
+    k: int,
+    exclude: Any,
+    device: str | torch.device | None,
+    seed: int,
+    query_block: int | None,
+    label_block: int | None,
+) -> Task:
+    """Checks the input of `harness.index.search` and looks once at every vector."""
+    query_values, label_values = as_tensor(queries, "queries"), as_tensor(labels, "labels")
+    if query_values.shape[1] != label_values.shape[1]:
+        raise UserError(
+            f"queries have {query_values.shape[1]:,} dimensions and labels {label_values.shape[1]:,}; "
+            "both must come from the same encoder"
+        )
+    if label_values.shape[0] > _MOST_LABELS:
+        raise UserError(f"{label_values.shape[0]:,} labels are more than label ids can count ({_MOST_LABELS:,})")
+    where = _device(device, query_values, label_values)
+    query_vectors, label_vectors = Vectors(query_values, where), Vectors(label_values, where)
+    finite_queries, _ = query_vectors.survey()
+    finite_labels, label_norm = label_vectors.survey()
+    return Task(
+        queries=query_vectors,
+        labels=label_vectors,
+        rows=np.flatnonzero(finite_queries),
+        bad_labels=np.flatnonzero(~finite_labels),
+        label_norm=label_norm,
+        exclude=_checked_pairs(exclude, (query_vectors.count, label_vectors.count)),
+        k=min(k, label_vectors.count),
+        query_block=query_block,
+        label_block=label_block,
+        seed=seed,
+    )
+
+
+def _device(device: str | torch.device | None, *tensors: Tensor) -> torch.device:
+    if device is None:
+        return next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"{device!r} is no device; take cpu or cuda") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise UserError(f"search cannot run on {chosen.type!r}, which lacks float64; take cpu or cuda")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"there is no device {str(chosen)!r} here; take device='cpu'")
+    return chosen
+
+
+def _checked_pairs(exclude: Any, shape: tuple[int, int]) -> csr_array | None:
+    if exclude is None:
+        return None
+    is_sparse: bool = issparse(exclude)
+    if not is_sparse:
+        raise UserError(f"exclude must be a scipy sparse matrix, not {type(exclude).__name__}")
+    if exclude.shape != shape:
+        raise UserError(
+            f"exclude has the shape {exclude.shape}, but there are {shape[0]:,} queries and {shape[1]:,} labels"
+        )
+    pairs = csr_array(exclude)
+    if pairs.nnz and not (0 <= pairs.indices.min() and pairs.indices.max() < shape[1]):
+        raise UserError(f"exclude names label {pairs.indices.max():,}, but there are only {shape[1]:,}")
+    return pairs if pairs.nnz else None
