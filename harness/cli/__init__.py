@@ -1,0 +1,51 @@
+"""The command line: one small function per command, nothing heavy imported until a command runs."""
+
+import sys
+
+import typer
+
+from harness import __version__
+from harness.cli import data, listing, reporting, running
+from harness.errors import Terminated, UserError
+
+app = typer.Typer(
+    name="harness",
+    help="Benchmark harness for extreme multi-label classification with label text.",
+    epilog="First time? `python -m harness run` does one complete run on data built from your own Python libraries.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Benchmark harness for extreme multi-label classification with label text."""
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app.command("run")(running.run)
+app.command("ls")(listing.ls)
+app.command("report")(reporting.report)
+app.command("validate")(reporting.validate)
+app.command("doctor")(reporting.doctor)
+app.command("perf")(reporting.perf)
+app.add_typer(data.app, name="data")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command; a user's mistake becomes one clear message and exit code 2."""
+    try:
+        app(arguments, prog_name="harness")
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)
+    except Terminated:
+        typer.echo("stopped by SIGTERM", err=True)
+        sys.exit(143)

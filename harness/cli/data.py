@@ -1,0 +1,181 @@
+"""`harness data ...`: prepare, check, import and fetch datasets."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.show import print_json, print_table, short_path
+
+if TYPE_CHECKING:
+    from harness.data.check import CheckReport
+
+app = typer.Typer(no_args_is_help=True, help="List, prepare, check, import and fetch datasets.")
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name (`harness ls datasets`) or folder.")]
+
+
+def dataset_rows() -> tuple[list[str], list[dict[str, Any]]]:
+    """Every card, and whether its data is on this machine."""
+    from harness.data.card import card_paths, read_card
+    from harness.files import home
+
+    prepared = {path.parent.name.rpartition("-")[0] for path in (home() / "cache" / "datasets").glob("*/manifest.json")}
+    rows = []
+    for name, path in card_paths().items():
+        card = read_card(path)
+        built = card.source in {"pydocs", "debian", "synthetic"}
+        raw = (home() / "data" / name).is_dir()
+        state = (
+            "ready" if name in prepared else "built on first use" if built else "on disk" if raw else "to be fetched"
+        )
+        figures = card.statistics
+        rows.append(
+            {"name": name, "train": figures.train, "test": figures.test, "labels": figures.labels}
+            | {"state": state, "summary": card.summary}
+        )
+    return ["name", "train", "test", "labels", "state", "summary"], rows
+
+
+@app.command("ls")
+def list_datasets(as_json: Json = False) -> None:
+    """List the datasets and whether they are ready; same as `harness ls datasets`."""
+    from harness.cli.listing import ls
+
+    ls("datasets", as_json)
+
+
+@app.command()
+def prepare(name: Name, as_json: Json = False) -> None:
+    """Build or parse a dataset into the workspace, once; `run` does this by itself.
+
+    Example: harness data prepare lf-debiantitles
+    """
+    from harness.data.prepare import prepare as prepare_dataset
+    from harness.data.prepare import resolve
+
+    card, raw = resolve(name)
+    folder, manifest = prepare_dataset(card, raw)
+    if as_json:
+        print_json(manifest)
+        return
+    _show_statistics(f"{card.name} is ready", manifest["statistics"])
+    typer.echo(f"prepared in  {short_path(folder)}")
+    typer.echo(f"digest       {manifest['digest']}")
+
+
+@app.command()
+def check(
+    name: Name,
+    k: Annotated[int, typer.Option(help="Depth of the ranking the filter must leave room for.")] = 5,
+    everything: Annotated[bool, typer.Option("--all", help="Also show the checks that found nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Verify a dataset against its card: counts, averages, checksums, filters, duplicates. Exit code 1 if it differs.
+
+    Example: harness data check lf-amazontitles-131k
+    """
+    from harness.data.check import check as check_dataset
+    from harness.data.prepare import load_prepared, resolve
+
+    _, raw = resolve(name)
+    dataset = load_prepared(name, insist=False)
+    report = check_dataset(dataset, raw, k)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        _show_check(report, everything)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command("import")
+def import_(
+    folder: Annotated[Path, typer.Argument(help="Folder with train.jsonl, test.jsonl and labels.jsonl.")],
+    name: Annotated[str, typer.Option(help="Name of the new dataset.")],
+    propensity: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Propensity constants; without them PSP stays empty.")
+    ] = None,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Hold out this share of train.jsonl when there is no test.jsonl.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a dataset of that name.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take a folder of JSON lines as a dataset of your own.
+
+    train.jsonl and test.jsonl have `text` and `labels` (a list of label ids), labels.jsonl has `id` and `text`.
+    Optional: `id` on rows, and filter.jsonl with `split`, `id`, `label` for pairs that are never to be predicted.
+
+    Example: harness data import ./tickets --name tickets
+    """
+    from harness.data.sources.jsonl import import_folder
+
+    constants = _constants(propensity)
+    card = import_folder(folder, name, propensity=constants, test_fraction=test_fraction, overwrite=overwrite)
+    if as_json:
+        print_json(card.model_dump(mode="json"))
+        return
+    figures = card.statistics
+    typer.echo(f"{name}: {figures.train:,} train rows, {figures.test:,} test rows, {figures.labels:,} labels")
+    typer.echo(f"next: python -m harness data check {name}, then python -m harness run --dataset {name}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="DATASET", help="Name (`harness ls datasets`).")], as_json: Json = False
+) -> None:
+    """Download a dataset from its published links, verify and unpack it; or say what to place where.
+
+    Example: harness data fetch lf-amazontitles-131k
+    """
+    from harness.data.card import load_card
+    from harness.data.obtain.fetch import fetch as fetch_dataset
+
+    files = fetch_dataset(load_card(name))
+    if as_json:
+        print_json([str(path) for path in files])
+        return
+    for path in files:
+        typer.echo(short_path(path))
+    typer.echo(f"next: python -m harness data check {name}")
+
+
+def _show_check(report: "CheckReport", everything: bool) -> None:
+    quiet = [row for row in report.rows if row.verdict == "ok" and row.expected == row.measured == 0]
+    shown = report.rows if everything else [row for row in report.rows if row not in quiet]
+    cells = [[row.name, _figure(row.expected), _figure(row.measured), row.verdict, row.remark] for row in shown]
+    columns = ["check", "card", "measured", "verdict", "remark"]
+    print_table(f"{report.dataset}, digest {report.digest[:12]}", columns, cells)
+    if quiet and not everything:
+        typer.echo(
+            f"{len(quiet)} further checks found nothing (damaged ids, duplicates, odd texts ...); --all lists them"
+        )
+    typer.echo("as the card says" if report.ok else "differs from the card")
+
+
+def _constants(text: str | None) -> tuple[float, float] | None:
+    from harness.errors import UserError
+
+    if text is None:
+        return None
+    try:
+        a, b = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UserError(f"--propensity takes two numbers A,B, for example 0.55,1.5 (got {text!r})") from error
+    return a, b
+
+
+def _show_statistics(title: str, statistics: dict[str, Any]) -> None:
+    rows = [[name.replace("_", " "), _figure(value)] for name, value in statistics.items()]
+    print_table(title, ["figure", "value"], rows, numeric=["value"])
+
+
+def _figure(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str) and len(value) == 64:  # a digest; its beginning is enough to compare by eye
+        return value[:12]
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1000 else f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,90 @@
+"""`harness ls`."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.show import print_json, print_table
+from harness.errors import unknown_name
+
+Listing = tuple[list[str], list[dict[str, Any]]]
+
+
+def _methods() -> Listing:
+    from harness.method import methods
+
+    registry = methods()
+    return ["name", "summary"], [{"name": name, "summary": registry.summary(name)} for name in registry]
+
+
+def _datasets() -> Listing:
+    from harness.cli.data import dataset_rows
+
+    return dataset_rows()
+
+
+def _encoders() -> Listing:
+    from harness.model import ENCODERS
+
+    rows = [{"name": name, "summary": ENCODERS.summary(name)} for name in ENCODERS]
+    return ["name", "summary"], [*rows, {"name": "./folder", "summary": "any local model folder with safetensors"}]
+
+
+def _metrics() -> Listing:
+    from harness.metrics import METRICS
+
+    rows = [
+        {"name": f"{name}@k", "unit": metric.unit, "better": "higher" if metric.higher_is_better else "lower"}
+        | {"definition": metric.definition}
+        for name, metric in METRICS.items()
+    ]
+    return ["name", "unit", "better", "definition"], rows
+
+
+def _backends() -> Listing:
+    from harness.index import BACKENDS
+
+    return ["name", "summary"], [{"name": name, "summary": text} for name, text in BACKENDS.items()]
+
+
+def _runs() -> Listing:
+    from harness.record import find_records, runs_folder
+
+    shown = ["P@1", "P@5", "PSP@1", "PSP@5"]
+    rows = []
+    for record in reversed(find_records([runs_folder()])):
+        row = {"run": record.run_id, "status": record.status, "encoder": record.config["encoder"]}
+        row |= {name: round(record.metrics[name], 2) if name in record.metrics else None for name in shown}
+        rows.append(row | {"seconds": round(record.seconds, 1)})
+    return ["run", "status", "encoder", *shown, "seconds"], rows
+
+
+_KINDS: dict[str, Callable[[], Listing]] = {
+    "methods": _methods,
+    "datasets": _datasets,
+    "encoders": _encoders,
+    "metrics": _metrics,
+    "backends": _backends,
+    "runs": _runs,
+}
+
+
+def ls(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(_KINDS))],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """List methods, datasets, encoders, metrics, search backends or runs."""
+    if kind not in _KINDS:
+        raise unknown_name("listing", kind, _KINDS)
+    columns, rows = _KINDS[kind]()
+    if as_json:
+        print_json(rows)
+        return
+    numeric = [column for column in columns if rows and isinstance(rows[0].get(column), int | float)]
+    cells = [["" if row.get(name) is None else _text(row[name]) for name in columns] for row in rows]
+    print_table(f"{len(rows)} {kind}", columns, cells, numeric)
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

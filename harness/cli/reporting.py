@@ -1,0 +1,124 @@
+"""`harness report`, `validate`, `doctor` and `perf`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.show import print_json, print_table, short_path
+
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+def report(
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of run folders or of record files, repeatable. Default: workspace/runs."),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="md, tex, html or csv instead of a screen table.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the screen.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare recorded runs: one table per dataset, mean over seeds, best figures marked.
+
+    Example: harness report --dataset lf-pydocstitles --format md --out comparison.md
+    """
+    from harness.errors import UserError
+    from harness.files import write_text
+    from harness.record import find_records, runs_folder
+    from harness.report import comparison, tidy
+    from harness.report.tables import render
+
+    folders = runs or [runs_folder()]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
+    records = find_records(folders)
+    if as_json:
+        frame = tidy(records)
+        print_json(frame.where(frame.notna(), None).to_dict(orient="records"))
+        return
+    tables = comparison(records, dataset)
+    if form or out:
+        text = render(tables, form or (out.suffix.lstrip(".") if out else "md"))
+        if out:
+            write_text(out, text)
+            typer.echo(f"wrote {short_path(out.absolute())}")
+        else:
+            typer.echo(text)
+        return
+    for table in tables:
+        cells = [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in table.rows]
+        print_table(table.title, table.columns, cells, numeric=table.columns[3:])
+        typer.echo(f"{table.caption} * best.\n")
+
+
+def validate(
+    files: Annotated[list[Path] | None, typer.Argument(help="Config files to check besides cards and methods.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every card, every method's YAML and the given config files; print all faults at once."""
+    from harness.validate import validate_all
+
+    checked, faults = validate_all(files or [])
+    if as_json:
+        print_json({"checked": checked, "faults": faults})
+    else:
+        for fault in faults:
+            typer.echo(fault, err=True)
+        counts = ", ".join(f"{number} {kind}" for kind, number in checked.items())
+        typer.echo(f"checked {counts}: {f'{len(faults)} faults' if faults else 'no faults'}")
+    if faults:
+        raise typer.Exit(2)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Diagnose this machine and workspace: versions, devices, disk, store; each fault with its fix."""
+    from harness.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print_json([finding.__dict__ for finding in findings])
+    else:
+        print_table(
+            "doctor", ["what", "state", "detail", "fix"], [[f.what, f.state, f.detail, f.fix] for f in findings]
+        )
+    if any(finding.state == "broken" for finding in findings):
+        raise typer.Exit(1)
+
+
+def perf(
+    suites: Annotated[
+        list[str] | None, typer.Argument(help="metrics, parsing, tokenising, searching, building; all if none is given")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the table: .md, .tex, .html, .csv or .json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure speed against references, as ratios in one run (`make bench`).
+
+    Example: harness perf metrics searching
+    """
+    from dataclasses import asdict
+
+    from harness.errors import unknown_name
+    from harness.files import write_json, write_text
+    from harness.perf import SUITES, as_table, measure
+    from harness.report.tables import render
+
+    for suite in suites or ():
+        if suite not in SUITES:
+            raise unknown_name("suite", suite, SUITES)
+    rows = list(measure(tuple(suites or SUITES)))
+    table = as_table(rows)
+    if out and out.suffix == ".json":
+        write_json(out, [asdict(row) for row in rows])
+    elif out:
+        write_text(out, render([table], out.suffix.lstrip(".")))
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    print_table(table.title, table.columns, [[cell.text for cell in row] for row in table.rows], numeric=["ratio"])
+    typer.echo(table.caption)

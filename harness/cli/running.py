@@ -1,0 +1,98 @@
+"""`harness run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness.cli.show import print_json, print_table, short_path
+
+if TYPE_CHECKING:
+    from harness.config import Layer
+    from harness.record import RunRecord
+
+EXAMPLES = """
+Examples:
+
+harness run                                   (real data, no download)
+
+harness run --dataset lf-debiantitles         (35 thousand Debian packages)
+
+harness run --encoder minilm --seed 1 --set search.k=50
+
+harness run --dataset ./tickets/              (a folder of your own JSON lines)
+"""
+
+
+def run(
+    method: Annotated[
+        str | None, typer.Option(help=f"Method; `harness ls methods`. Default: {DEFAULT_METHOD}.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help=f"Dataset name (`harness ls datasets`) or folder. Default: {DEFAULT_DATASET}.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. Default: 0.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, repeatable; dots reach inside.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
+    filter_pairs: Annotated[
+        bool, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
+    ] = True,
+    track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Train (where the method trains), evaluate and record one method on one dataset."""
+    from harness.config import Layer, parse_override, read_config_file
+
+    file = read_config_file(config) if config else Layer("no file", {})
+    given: dict[str, Any] = {"encoder": encoder, "seed": seed, "filter": None if filter_pairs else False}
+    command_line = [Layer(f"--{key}", {key: value}) for key, value in given.items() if value is not None]
+    overrides = [Layer(f"--set {text}", parse_override(text)) for text in override or []]
+    layers = [file, *overrides, *command_line]
+    chosen_method = method or _named("method", layers) or DEFAULT_METHOD
+    chosen_dataset = dataset or _named("dataset", layers) or DEFAULT_DATASET
+
+    from harness import run as pipeline
+
+    settings, origins = pipeline.resolve_config(chosen_method, chosen_dataset, layers)
+    record = pipeline.run(settings, origins=origins, out=out, track=track)
+    if as_json:
+        print_json(record.model_dump(mode="json"))
+        return
+    _show(record, out, track)
+
+
+run.__doc__ = f"{run.__doc__}\n{EXAMPLES}"
+
+
+def _named(key: str, layers: "list[Layer]") -> str | None:
+    found = [layer.values[key] for layer in layers if key in layer.values]
+    return str(found[-1]) if found else None
+
+
+def _show(record: "RunRecord", out: Path | None, track: str) -> None:
+    from harness.record import runs_folder
+    from harness.tracking import tracking_uri
+
+    statistics, config = record.dataset["statistics"], record.config
+    families = list(dict.fromkeys(name.split("@")[0] for name in record.metrics))
+    ks = config["ks"]
+    title = (
+        f"{config['method']} ({config['encoder']}) on {record.dataset['name']}: {statistics['test']:,} test rows, "
+        f"{statistics['labels']:,} labels, seed {config['seed']}"
+    )
+    rows = [[family, *(f"{record.metrics[f'{family}@{k}']:.2f}" for k in ks)] for family in families]
+    print_table(title, ["%", *(f"@{k}" for k in ks)], rows, numeric=[f"@{k}" for k in ks])
+    slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
+    spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
+    typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
+    typer.echo(f"run folder  {short_path(runs_folder(out) / record.run_id)}")
+    if track == "mlflow":
+        uri = tracking_uri()
+        shown = f"sqlite:///{short_path(Path(uri.removeprefix('sqlite:///')))}" if uri.startswith("sqlite:///") else uri
+        typer.echo(f"in MLflow   mlflow ui --backend-store-uri {shown}   then open http://127.0.0.1:5000")
+    typer.echo("compare     python -m harness report")

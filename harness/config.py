@@ -1,0 +1,182 @@
+"""One resolved configuration per run, and where each value came from.
+
+Layers, later wins: schema defaults < methods/<method>.yaml < the card's `defaults` and `recommended[method]` < a config
+file < the command line. Every layer is checked against the same schema; an unknown key is an error that names the
+nearest one, and all faults of all layers are reported together, each with its origin.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness.data.card import DatasetCard
+from harness.errors import UserError
+from harness.yaml import parse_yaml, read_yaml
+
+
+class Settings(BaseModel):
+    """Base of everything a config can hold: unknown keys refused, values frozen, no NaN, no silent conversion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+
+class SearchSettings(Settings):
+    """How the top labels are found."""
+
+    backend: str = "exact"
+    """exact and faiss-flat are exact; faiss-hnsw and faiss-ivf are approximate and log their recall."""
+    k: Annotated[int, Field(ge=1, le=2048)] = 100
+    """Labels kept per query in the predictions file."""
+    options: dict[str, int] = {}
+    """Knobs of the backend, for example `efSearch`; see `harness.index.search`."""
+
+
+class RunConfig(Settings):
+    """Everything that decides the outcome of a run, apart from the data itself."""
+
+    method: str = DEFAULT_METHOD
+    dataset: str = DEFAULT_DATASET
+    encoder: str = "static"
+    """A registered name (`harness ls encoders`) or the path of a local model folder."""
+    encoder_options: dict[str, int | float | str | bool] = {}
+    """Knobs of the encoder, for example `dim` or `weighting` of `static`."""
+    max_len: Annotated[int, Field(ge=3, le=8192)] = 32
+    """Tokens per text, special tokens included."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")] = "auto"
+    batch_tokens: Annotated[int, Field(ge=1)] = 16_384
+    """Tokens per micro-batch when encoding without gradients; changes speed and memory, never results."""
+    filter: bool = True
+    """Mask the dataset's filter pairs before ranking."""
+    ks: tuple[Annotated[int, Field(ge=1)], ...] = (1, 3, 5)
+    search: SearchSettings = SearchSettings()
+    params: dict[str, Any] = {}
+    """The method's own knobs; their schema is the method's `Params`."""
+
+    @field_validator("ks")
+    @classmethod
+    def _increasing(cls, ks: tuple[int, ...]) -> tuple[int, ...]:
+        if not ks or list(ks) != sorted(set(ks)):
+            raise ValueError("must be increasing, for example [1, 3, 5]")
+        return ks
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values of one origin, nested as in `RunConfig`."""
+
+    origin: str
+    values: dict[str, Any]
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """Turns a `--set key=value` into nested values; dots reach nested keys.
+
+    The value is read as YAML, so 1e-5 is a number and [1, 3] a list.
+    """
+    key, separator, value = text.partition("=")
+    key = key.strip()
+    if not separator or not key:
+        raise UserError(f"--set takes key=value, for example --set search.k=50 (got {text!r})")
+    parsed: Any = parse_yaml(value, f"--set {key}") if value.strip() else ""
+    for part in reversed(key.split(".")):
+        parsed = {part: parsed}
+    nested: dict[str, Any] = parsed
+    return nested
+
+
+def read_config_file(path: Path) -> Layer:
+    """A run config written by a person or by an earlier run."""
+    values = read_yaml(path)
+    values.pop("results", None)  # a published config carries the paper's figures beside its settings
+    return Layer(str(path), values)
+
+
+def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Deep-merges layers in order; returns the values and, per dotted leaf, the origin that set it last."""
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for path, value in _leaves(layer.values):
+            target = merged
+            for part in path[:-1]:
+                inner = target.get(part)
+                target[part] = target = inner if isinstance(inner, dict) else {}
+            target[path[-1]] = value
+            origins[".".join(path)] = layer.origin
+    return merged, origins
+
+
+def _leaves(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in values.items():
+        path = (*prefix, str(key))
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def route_knobs(layer: Layer, params: type[BaseModel]) -> Layer:
+    """Moves bare keys that are knobs of the method under `params`, so that `--set beta=3` reads as the papers do."""
+    knobs = set(knob_names(params)) - set(RunConfig.model_fields)
+    if not knobs & set(layer.values):
+        return layer
+    values = {key: value for key, value in layer.values.items() if key not in knobs}
+    own = {key: value for key, value in layer.values.items() if key in knobs}
+    return Layer(layer.origin, {**values, "params": {**values.get("params", {}), **own}})
+
+
+def resolve_layers(layers: list[Layer], params: type[BaseModel]) -> tuple[RunConfig, dict[str, str]]:
+    """Merges and validates; raises one `UserError` that lists every fault with its origin.
+
+    The method's parameters come back complete: every knob of `params` with its final value.
+    """
+    merged, origins = merge(route_knobs(layer, params) for layer in layers)
+    faults: list[str] = []
+    knobs = merged.get("params", {})
+    resolved_knobs: dict[str, Any] = {}
+    if isinstance(knobs, dict):
+        try:
+            resolved_knobs = params.model_validate(knobs).model_dump(mode="json", by_alias=True)
+        except ValidationError as error:
+            faults += _describe(error, origins, "params.", knob_names(params))
+    try:
+        config = RunConfig.model_validate({**merged, "params": resolved_knobs if isinstance(knobs, dict) else knobs})
+    except ValidationError as error:
+        faults += _describe(error, origins, "", [*RunConfig.model_fields, *knob_names(params)])
+    if faults:
+        raise UserError("\n".join(faults))
+    return config, origins
+
+
+def knob_names(params: type[BaseModel]) -> list[str]:
+    """The names under which a method's knobs are set."""
+    return [field.alias or name for name, field in params.model_fields.items()]
+
+
+def card_layers(card: DatasetCard, method: str) -> list[Layer]:
+    """The settings a card recommends: for every method, then for this one."""
+    return [
+        Layer(f"card {card.name}, defaults", card.defaults),
+        Layer(f"card {card.name}, recommended for {method}", card.recommended.get(method, {})),
+    ]
+
+
+def _describe(error: ValidationError, origins: dict[str, str], prefix: str, known: Iterable[str]) -> list[str]:
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = prefix + ".".join(str(part) for part in fault["loc"])
+        origin = next((origins[k] for k in origins if k == key or k.startswith(key + ".")), None)
+        origin = origin or next((origins[k] for k in origins if key.startswith(k + ".")), "defaults")
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(fault["loc"][-1]), list(known), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
+            lines.append(f"{origin}: unknown key {key!r}{hint}")
+        else:
+            lines.append(f"{origin}: {key}: {fault['msg']} (got {str(fault['input'])[:60]!r})")
+    return lines

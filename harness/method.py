@@ -1,0 +1,130 @@
+"""What a method is: a set of knobs and a function that builds parts.
+
+`methods/<name>.py` exposes `METHOD = Method(Params, build)`, and `methods/<name>.yaml` beside it documents every knob.
+A preset is a YAML file alone that says `preset_of: <method>`. A package outside this repository adds its own method
+with an entry point of group `xmc_harness.methods` that names such a `METHOD`; its YAML lies beside its module too.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import BaseModel, Field, ValidationError
+
+from harness.config import Layer, Settings
+from harness.data.card import describe_faults
+from harness.errors import UserError
+from harness.registry import Registry
+from harness.yaml import read_yaml
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from harness.data import Dataset
+    from harness.data.ragged import Ragged
+    from harness.model.encoder import Encoder
+
+METHOD_FOLDER = Path(__file__).parents[1] / "methods"
+
+
+class Scorer(Protocol):
+    """A trained model as search sees it: score(query, label) is the inner product of two vectors."""
+
+    def query_vectors(self, tokens: "Ragged") -> "NDArray[np.float32]":
+        """Vectors of queries, [n, D]."""
+        ...
+
+    def label_vectors(self, tokens: "Ragged") -> "NDArray[np.float32]":
+        """Vectors of labels, [L, D]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a method may build from; train tokens and labels only, never the test side."""
+
+    dataset: "Dataset"
+    train_tokens: "Ragged"
+    label_tokens: "Ragged"
+    encoder: "Encoder"
+    device: str
+    batch_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a method is made of for one run."""
+
+    scorer: Scorer
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method."""
+
+    params: type[BaseModel]
+    build: Callable[[Inputs, Any], Parts]
+
+
+class MethodCard(Settings):
+    """The YAML beside a method."""
+
+    summary: str
+    reference: str = ""
+    """The paper, in one line."""
+    preset_of: str | None = None
+    defaults: dict[str, Any] = Field(default={})
+    """Run settings this method prefers, for example its encoder."""
+    params: dict[str, Any] = Field(default={})
+    """Every knob with its default, one comment each."""
+
+
+def _own_methods() -> Registry[Method]:
+    registry: Registry[Method] = Registry("method", group="xmc_harness.methods")
+    for path in sorted(METHOD_FOLDER.glob("*.yaml")):
+        card = read_method_card(path)
+        registry.register(path.stem, f"methods.{card.preset_of or path.stem}:METHOD", card.summary)
+    return registry
+
+
+@cache
+def methods() -> Registry[Method]:
+    """Every method and preset, by name; nothing is imported until one is asked for."""
+    return _own_methods()
+
+
+def read_method_card(path: Path) -> MethodCard:
+    """Parses one method YAML."""
+    try:
+        return MethodCard.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, str(path)))) from error
+
+
+def load_method(name: str) -> Method:
+    """Imports a method by name."""
+    method = methods().get(name)
+    if not isinstance(method, Method):
+        raise UserError(
+            f"method {name!r} ({methods().origin(name)}) is not a harness.method.Method; see CONTRIBUTING.md"
+        )
+    return method
+
+
+def method_layer(name: str) -> Layer:
+    """The defaults a method brings: from its YAML, presets over what they are a preset of."""
+    path = METHOD_FOLDER / f"{name}.yaml"
+    if not path.exists():
+        module = sys.modules[load_method(name).build.__module__]
+        path = Path(str(module.__file__)).with_suffix(".yaml")
+        if not path.exists():
+            raise UserError(f"method {name!r} has no YAML beside its module ({path.name}); see CONTRIBUTING.md")
+    card = read_method_card(path)
+    base = method_layer(card.preset_of).values if card.preset_of else {}
+    values = {**base, **card.defaults, "params": {**base.get("params", {}), **card.params}}
+    return Layer(f"methods/{path.name}", values)

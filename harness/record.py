@@ -1,0 +1,120 @@
+"""The run folder and the run record: the truth about a run, readable and movable without any server.
+
+    <run id>/config.json       resolved configuration and the origin of every value
+             events.jsonl      append-only log, one JSON object per line, written as things happen
+             record.json       the RunRecord, written once at the end
+             ids.npy           top labels of every test row, int32 [M, K], -1 = none
+             scores.npy        their scores, float32 [M, K]
+             per_row.npy       per-row metric values, float32 [M, number of names in the record]
+             manifest.json     sha256 of all of the above
+
+Nothing inside refers to an absolute path, so a folder can be moved or mailed.
+"""
+
+import secrets
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.data.card import describe_faults
+from harness.errors import UserError
+from harness.files import checked_name, home, read_json, write_json
+
+SCHEMA = 1
+Status = Literal["finished", "failed", "killed"]
+
+
+class RunRecord(BaseModel):
+    """One run, complete: a table is a function of such records and of nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA
+    run_id: str
+    status: Status
+    error: str | None = None
+    """Why it failed, in one line."""
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float
+    config: dict[str, Any]
+    dataset: dict[str, Any]
+    """Name, digest, measured statistics, propensity constants, filter on or off."""
+    metrics: dict[str, float] = {}
+    """Percent, keys as in `harness.metrics`; PSP keys are absent when the card has no propensity constants."""
+    metric_version: int
+    contributions: list[dict[str, Any]] = []
+    """Share of head, torso and tail labels in P@k and PSP@k."""
+    per_row: list[str] = []
+    """Column names of per_row.npy."""
+    search: dict[str, Any] = {}
+    """Backend, measured recall, vectors that were not finite."""
+    encoder: dict[str, Any] = {}
+    timings: dict[str, float] = {}
+    """Seconds per step."""
+    peak_memory_gib: float | None = None
+    environment: dict[str, Any] = {}
+    warnings: list[str] = []
+
+
+def new_run_id(method: str, dataset: str, seed: int) -> str:
+    """Sortable by time, readable, unique."""
+    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return checked_name("run", f"{moment}-{method[:24]}-{dataset[:32]}-s{seed}-{secrets.token_hex(2)}")
+
+
+def runs_folder(out: Path | None = None) -> Path:
+    """Where run folders go."""
+    return out.absolute() if out else home() / "runs"
+
+
+def read_record(path: Path) -> RunRecord:
+    """A record from a run folder or a JSON file."""
+    file = path / "record.json" if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{file}: no such record; `python -m harness ls runs` lists what there is")
+    try:
+        return RunRecord.model_validate(read_json(file))
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, str(file)))) from error
+
+
+def find_records(folders: list[Path]) -> list[RunRecord]:
+    """All records below the given folders (run folders, or plain `*.json` records), oldest first."""
+    paths: list[Path] = []
+    for folder in folders:
+        paths += [path for path in folder.glob("*/record.json")] + sorted(folder.glob("*.json"))
+    return sorted((read_record(path) for path in paths), key=lambda record: (record.started, record.run_id))
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Writes record.json."""
+    write_json(folder / "record.json", record.model_dump(mode="json"))
+
+
+def utc_now() -> str:
+    """This moment, UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Stopwatch:
+    """Seconds per named step, for the record."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._started = self._last = time.perf_counter()
+
+    def lap(self, name: str) -> float:
+        """Books the time since the last lap under `name`."""
+        now = time.perf_counter()
+        spent, self._last = now - self._last, now
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 4)
+        return spent
+
+    @property
+    def total(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started

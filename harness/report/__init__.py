@@ -1,0 +1,107 @@
+"""From run records to comparison tables: records -> tidy frame -> `Table` -> terminal, Markdown, LaTeX, HTML, CSV.
+
+A table is a pure function of records: it runs nothing, asks MLflow nothing, and the same records give the same bytes.
+No torch is imported here.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import UserError
+from harness.files import sha256_json
+from harness.record import RunRecord
+
+_SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
+_GROUP = ["method", "encoder", "settings"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled grid of text; renderers decide how it looks."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+
+def settings_key(config: dict[str, Any]) -> str:
+    """Short name of a configuration without its seed, device and batch size, which do not define the method."""
+    return sha256_json({k: v for k, v in config.items() if k not in {"seed", "device", "batch_tokens"}})[:6]
+
+
+def tidy(records: list[RunRecord]) -> pd.DataFrame:
+    """One row per finished run; of several runs with equal settings and seed the newest counts."""
+    rows = [
+        {
+            "dataset": record.dataset["name"],
+            "digest": record.dataset.get("digest", "")[:12],
+            "filter": record.dataset.get("filter"),
+            "metric_version": record.metric_version,
+            "method": record.config["method"],
+            "encoder": record.config["encoder"],
+            "settings": settings_key(record.config),
+            "seed": record.config["seed"],
+            "started": record.started,
+            "seconds": record.seconds,
+            "run_id": record.run_id,
+            **record.metrics,
+        }
+        for record in records
+        if record.status == "finished"
+    ]
+    if not rows:
+        raise UserError("no finished run to report; make one with `python -m harness run`")
+    frame = pd.DataFrame(rows).sort_values(["started", "run_id"])
+    return frame.drop_duplicates(["dataset", "digest", "filter", "metric_version", *_GROUP, "seed"], keep="last")
+
+
+def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Table]:
+    """One table per dataset: methods down, metrics across, mean over seeds, best in bold.
+
+    Runs whose data, filter setting or metric version differ never share a table.
+    """
+    frame = tidy(records)
+    if dataset is not None:
+        frame = frame[frame["dataset"] == dataset]
+        if frame.empty:
+            raise UserError(
+                f"no finished run on {dataset!r}; make one with `python -m harness run --dataset {dataset}`"
+            )
+    keys = ["dataset", "digest", "filter", "metric_version"]
+    return [_table(dict(zip(keys, key, strict=True)), part) for key, part in frame.groupby(keys, sort=True)]
+
+
+def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
+    shown = [name for name in _SHOWN if name in part and part[name].notna().any()]
+    groups = part.groupby(_GROUP, sort=True)
+    means, spreads, counts = groups[shown].mean(), groups[shown].std(), groups.size()
+    # a figure counts as best when it prints like the largest one: no bold for a difference nobody can see
+    best = means.round(2) == means.round(2).max()
+    rows = []
+    for key in means.index:
+        names = dict(zip(_GROUP, key, strict=True))
+        cells = [Cell(names["method"]), Cell(names["encoder"]), Cell(names["settings"]), Cell(str(counts[key]))]
+        for name in shown:
+            mean, spread = means.loc[key, name], spreads.loc[key, name]
+            text = "X" if pd.isna(mean) else f"{mean:.2f}" if pd.isna(spread) else f"{mean:.2f} ± {spread:.2f}"
+            cells.append(Cell(text, bool(best.loc[key, name]) and len(means) > 1))
+        cells.append(Cell(f"{groups['seconds'].mean()[key]:.1f}"))
+        rows.append(tuple(cells))
+    masked = "filter pairs masked" if about["filter"] else "no filter"
+    return Table(
+        title=about["dataset"],
+        columns=("method", "encoder", "settings", "seeds", *shown, "seconds"),
+        rows=tuple(rows),
+        caption=f"Percent on test rows, {masked}; data {about['digest']}, metrics v{about['metric_version']}.",
+    )

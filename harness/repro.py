@@ -1,0 +1,103 @@
+"""What a run depends on besides its config: random streams, versions, hardware, the state of the code."""
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STREAMS = ("init", "order", "positives", "negatives", "dropout", "split", "search")
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu", "faiss-gpu", "mlflow", "pandas")
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The random stream called `name` of a run's one seed; streams never share draws."""
+    return np.random.default_rng(stream_seed(seed, name))
+
+
+def stream_seed(seed: int, name: str) -> np.random.SeedSequence:
+    """Seed material of a stream: the run's seed spawned at the stream's fixed position."""
+    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),))
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions, hardware and code state, without user or path names."""
+    return {
+        "harness": version_of("xmc-harness"),
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := version_of(name)) is not None},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": _memory_gib(),
+        "device": _device_name(device),
+        "git": git_state(),
+    }
+
+
+def version_of(package: str) -> str | None:
+    """Installed version of a distribution, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def git_state() -> dict[str, Any]:
+    """Commit and dirty flag of the checkout the harness runs from; a diff's hash when it is dirty."""
+    root = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != root.resolve():
+            return {"commit": None, "dirty": None}
+        changes = git("status", "--porcelain")
+        state: dict[str, Any] = {"commit": git("rev-parse", "HEAD"), "dirty": bool(changes)}
+        if changes:
+            state["diff_sha256"] = hashlib.sha256(git("diff", "HEAD").encode()).hexdigest()
+        return state
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}
+
+
+def peak_memory_gib() -> float:
+    """Largest resident set of this process so far."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, kibibytes on Linux
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    return device

@@ -1,0 +1,162 @@
+"""Events first, MLflow second.
+
+A `Journal` is the context in which a run happens. It appends every event to events.jsonl before anything else, hands
+the same event to its sinks, and always ends with the right status: finished, failed (any exception) or killed (SIGTERM,
+Ctrl-C). A sink that breaks is switched off with one warning; the run goes on, and its event log stays complete.
+"""
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
+
+from harness.errors import Terminated, UserError
+from harness.files import write_manifest
+from harness.record import RunRecord, Status, utc_now, write_record
+
+Event = dict[str, Any]
+
+
+class Sink(Protocol):
+    """A place that events go to besides the log."""
+
+    def handle(self, event: Event) -> None:
+        """Takes one event."""
+        ...
+
+    def close(self, status: Status, folder: Path) -> None:
+        """Ends the run there, with the run folder complete on disk."""
+        ...
+
+
+class Journal:
+    """Event log, sinks and final status of one run; use as a context manager."""
+
+    def __init__(self, folder: Path, draft: dict[str, Any], sinks: list[Sink] | None = None) -> None:
+        """Starts the log in `folder`; `draft` holds the fields that a record needs even when the run fails."""
+        self.folder = folder
+        self.warnings: list[str] = []
+        self._record: RunRecord | None = None
+        self._draft = draft
+        self._sinks = list(sinks or [])
+        self._started = time.perf_counter()
+        self._previous_handler: Any = None
+        folder.mkdir(parents=True, exist_ok=False)
+        self._log = (folder / "events.jsonl").open("a", encoding="utf-8")
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Appends one event to the log, then offers it to the sinks."""
+        event = {"time": utc_now(), "event": kind, **facts}
+        # NaN and infinity are not JSON; they are kept as the strings Python and pandas read back as numbers
+        self._log.write(json.dumps(_finite(event), ensure_ascii=False, allow_nan=False) + "\n")
+        self._log.flush()
+        for sink in list(self._sinks):
+            try:
+                sink.handle(event)
+            except Exception as error:
+                self._drop(sink, error)
+
+    def metrics(self, values: dict[str, float], step: int = 0) -> None:
+        """Logs numbers of one step."""
+        self.event("metrics", step=step, values=values)
+
+    def warn(self, message: str) -> None:
+        """Logs a warning, shows it, and keeps it for the record."""
+        self.warnings.append(message)
+        self.event("warning", message=message)
+        print(f"warning: {message}", file=sys.stderr)  # noqa: T201
+
+    def complete(self, record: RunRecord) -> None:
+        """Hands over the finished record; it is written when the journal closes."""
+        self._record = record
+
+    @property
+    def record(self) -> RunRecord:
+        """The record as written; there is one as soon as the journal is closed."""
+        if self._record is None:
+            raise RuntimeError("the journal is still open")
+        return self._record
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGTERM, _terminate)
+        self.event("start", **self._draft)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        status: Status = "finished"
+        if error is not None:
+            status = "killed" if isinstance(error, KeyboardInterrupt | Terminated) else "failed"
+        try:
+            self._close(status, error)
+        finally:
+            if self._previous_handler is not None:
+                signal.signal(signal.SIGTERM, self._previous_handler)
+
+    def _close(self, status: Status, error: BaseException | None) -> None:
+        reason = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+        self.event("end", status=status, error=reason)
+        self._log.close()
+        if self._record is None or status != "finished":
+            seconds = round(time.perf_counter() - self._started, 3)
+            self._record = RunRecord(
+                **self._draft, status=status, error=reason, seconds=seconds, warnings=self.warnings
+            )
+        write_record(self.folder, self._record)
+        write_manifest(self.folder, {"run_id": self._record.run_id, "status": status})
+        for sink in self._sinks:
+            try:
+                sink.close(status, self.folder)
+            except Exception as problem:
+                print(f"warning: {_outage(sink, problem)}", file=sys.stderr)  # noqa: T201
+
+    def _drop(self, sink: Sink, error: Exception) -> None:
+        self._sinks.remove(sink)
+        self.warn(_outage(sink, error))
+
+
+def _outage(sink: Sink, error: Exception) -> str:
+    reason = (str(error).splitlines() or [""])[0][:200]
+    cause = f"{type(error).__name__}: {reason}"
+    return f"{type(sink).__name__} stopped ({cause}); the run goes on, and events.jsonl has everything"
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second signal ends the process at once
+    raise Terminated
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
+
+
+def tracking_uri() -> str:
+    """Where MLflow keeps runs: `MLFLOW_TRACKING_URI` if set, else an SQLite file in the workspace."""
+    from harness.files import home
+
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"
+
+
+def make_sinks(track: str) -> list[Sink]:
+    """The sinks called for on the command line: `mlflow` or `none`."""
+    if track == "none":
+        return []
+    if track != "mlflow":
+        raise UserError(f"--track takes mlflow or none (got {track!r})")
+    from harness.mlflow_sink import MlflowSink
+
+    return [MlflowSink(tracking_uri())]

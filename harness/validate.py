@@ -1,0 +1,62 @@
+"""Every YAML the harness relies on, checked in one go; what `harness validate` and the tests call."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness.config import Layer, Settings, card_layers, knob_names, read_config_file, resolve_layers
+from harness.data.card import card_paths, load_card, read_card
+from harness.errors import UserError
+from harness.method import METHOD_FOLDER, load_method, method_layer, methods
+
+Subject = TypeVar("Subject")
+
+
+def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
+    """Counts of what was checked, and one line per fault."""
+    cards = card_paths()
+    names = [path.stem for path in sorted(METHOD_FOLDER.glob("*.yaml"))]
+    faults: list[str] = []
+    for path in cards.values():
+        faults += _faults_of(check_card, path)
+    for name in names:
+        faults += _faults_of(check_method, name)
+    for file in files:
+        faults += _faults_of(check_config, file)
+    return {"cards": len(cards), "methods": len(names), "configs": len(files)}, faults
+
+
+def check_card(path: Path) -> None:
+    """A card must parse, its `defaults` must be run settings, its `recommended` ones knobs of methods that exist."""
+    card = read_card(path)
+    resolve_layers([Layer(f"{path}: defaults", card.defaults)], Settings)
+    for name, settings in card.recommended.items():
+        if name in methods():
+            layer = Layer(f"{path}: recommended.{name}", settings)
+            resolve_layers([method_layer(name), layer], load_method(name).params)
+
+
+def check_method(name: str) -> None:
+    """A method's YAML must resolve, and must document every knob."""
+    method, layer = load_method(name), method_layer(name)
+    resolve_layers([layer], method.params)
+    silent = set(knob_names(method.params)) - set(layer.values["params"])
+    if silent:
+        raise UserError(f"{layer.origin}: knobs without a documented default: {', '.join(sorted(silent))}")
+
+
+def check_config(path: Path) -> None:
+    """A config file must name known things and hold known keys."""
+    layer = read_config_file(path)
+    name = str(layer.values.get("method", DEFAULT_METHOD))
+    card = load_card(str(layer.values.get("dataset", DEFAULT_DATASET)))
+    resolve_layers([method_layer(name), *card_layers(card, name), layer], load_method(name).params)
+
+
+def _faults_of(check: Callable[[Subject], None], subject: Subject) -> list[str]:
+    try:
+        check(subject)
+    except UserError as error:
+        return str(error).splitlines()
+    return []

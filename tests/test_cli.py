@@ -1,0 +1,151 @@
+"""The command line from the outside: what it prints, what it refuses, what it leaves behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def call(*arguments: str) -> int:
+    """Exit code of a command."""
+    try:
+        main(list(arguments))
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ([], ["run"], ["ls"], ["report"], ["validate"], ["doctor"], ["perf"], ["data"]):
+        assert call(*command, "--help") == 0
+    for command in ("ls", "prepare", "check", "import", "fetch"):
+        assert call("data", command, "--help") == 0
+    text = capsys.readouterr().out
+    assert "lf-debiantitles" in text
+    assert "Examples" in text
+
+
+@pytest.mark.parametrize("kind", ["methods", "datasets", "encoders", "metrics", "backends", "runs"])
+def test_listings(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ls", kind) == 0
+    capsys.readouterr()
+    assert call("ls", kind, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert isinstance(rows, list)
+    assert bool(rows) == (kind != "runs")
+
+
+def test_run_report_and_listing_together(workspace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["run", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none"]
+    assert call(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert "PSnDCG" in shown
+    assert "run folder" in shown
+    assert call(*arguments, "--seed", "1", "--set", "similarity=dot", "--set", "search.k=10", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["config"]["seed"], record["config"]["params"]) == (1, {"similarity": "dot"})
+    assert call("report", "--format", "md", "--out", str(tmp_path / "table.md")) == 0
+    assert "| zeroshot | tiny |" in (tmp_path / "table.md").read_text()
+    capsys.readouterr()
+    assert call("report", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert call("ls", "runs") == 0
+    assert capsys.readouterr().out.count("finished") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--method", "zeroshoot"], "unknown method 'zeroshoot'; did you mean 'zeroshot'?"),
+        (["run", "--dataset", "lf-pydoc"], "unknown dataset 'lf-pydoc'; did you mean 'lf-pydocs'?"),
+        (["run", "--dataset", "synthetic", "--encoder", "minlm"], "did you mean 'minilm'?"),
+        (["run", "--dataset", "synthetic", "--set", "simlarity=dot"], "did you mean 'similarity'?"),
+        (["run", "--dataset", "synthetic", "--set", "similarity=euclid"], "--set similarity=euclid: params.similarity"),
+        (["run", "--dataset", "synthetic", "--set", "search.backend=exactt"], "did you mean 'exact'?"),
+        (["run", "--dataset", "synthetic", "--set", "search.k=0"], "search.k"),
+        (["run", "--dataset", "synthetic", "--set", "k"], "--set takes key=value"),
+        (["run", "--dataset", "synthetic", "--seed", "-1"], "--seed: seed"),
+        (["run", "--dataset", "synthetic", "--track", "wandb"], "--track takes mlflow or none"),
+        (["run", "--dataset", "./no/such/folder"], "is not a folder"),
+        (["run", "--config", "no-such.yaml"], "no-such.yaml: no such file"),
+        (["ls", "method"], "did you mean 'methods'?"),
+        (["report"], "has no runs"),
+        (["perf", "metric"], "did you mean 'metrics'?"),
+        (["data", "check", "../../no-such"], "is not a folder"),
+        (["data", "import", ".", "--name", "../x"], "cannot be used"),
+        (["data", "import", ".", "--name", "x", "--propensity", "1"], "--propensity takes two numbers"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str], message: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fault 65, fault 70"""
+    assert call(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+    assert "Traceback" not in error
+    assert not (workspace / "runs").exists()
+    assert not (workspace / "cards").exists()
+
+
+@pytest.mark.parametrize("name", ["lf-wikiseealso-320k", "lf-amazontitles-1.3m"])
+def test_missing_data_is_answered_in_one_screen(name: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--dataset", name, "--encoder", "tiny") == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) <= 24
+    for needed in (
+        "trn.json.gz",
+        "tst.json.gz",
+        "lbl.json.gz",
+        "filter_labels",
+        str(workspace / "data" / name),
+        "fetch",
+    ):
+        assert needed in error
+    assert not (workspace / "runs").exists()
+
+
+def test_validate_reports_every_fault(workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("validate") == 0
+    capsys.readouterr()
+    (workspace / "cards").mkdir(parents=True)
+    (workspace / "cards" / "mine.yaml").write_text("title: x\nsumary: y\nsource: jsonl\ndefaults: {max_len: -3}\n")
+    (tmp_path / "run.yaml").write_text("method: zeroshot\nencodr: tiny\nseed: 1.5\n")
+    assert call("validate", str(tmp_path / "run.yaml")) == 2
+    error = capsys.readouterr().err
+    assert "summary: Field required" in error
+    assert "sumary" in error
+    assert "unknown key 'encodr'; did you mean 'encoder'?" in error
+    assert "seed" in error
+
+
+def test_doctor_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("doctor", "--json") in {0, 1}
+    findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert findings["torch"]["state"] == "ok"
+    assert findings["workspace"]["state"] == "ok"
+
+
+def test_doctor_names_two_faiss_builds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 35"""
+    real = __import__("harness.repro", fromlist=["version_of"]).version_of
+    monkeypatch.setattr("harness.doctor.version_of", lambda name: "1.15" if name.startswith("faiss") else real(name))
+    assert call("doctor", "--json") == 1
+    findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert findings["faiss"]["state"] == "broken"
+    assert "uninstall" in findings["faiss"]["fix"]
+
+
+def test_python_dash_m_from_another_folder(tmp_path: Path) -> None:
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from harness.cli import main; main(['ls', 'datasets'])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "lf-pydocstitles" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "harness", "nope"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2

@@ -1,0 +1,96 @@
+"""Layers, origins, and faults that are all reported at once."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from harness.config import Layer, RunConfig, Settings, merge, parse_override, read_config_file, resolve_layers
+from harness.errors import DataError, UserError
+from harness.run import resolve_config
+
+
+class Knobs(Settings):
+    beta: int = 2
+    weight: float = Field(default=0.5, alias="lambda", gt=0)
+
+
+def test_later_layers_win_and_origins_are_kept() -> None:
+    layers = [
+        Layer("method", {"encoder": "tiny", "params": {"beta": 3, "lambda": 0.3}}),
+        Layer("card", {"max_len": 64, "beta": 4}),
+        Layer("command line", {"search": {"k": 7}}),
+    ]
+    config, origins = resolve_layers(layers, Knobs)
+    assert (config.encoder, config.max_len, config.search.k, config.search.backend) == ("tiny", 64, 7, "exact")
+    assert config.params == {"beta": 4, "lambda": 0.3}
+    assert origins["params.beta"] == "card"
+    assert origins["search.k"] == "command line"
+
+
+def test_every_fault_is_reported_with_its_origin() -> None:
+    """fault 65"""
+    layers = [
+        Layer("a.yaml", {"enkoder": "x", "seed": -1, "ks": [3, 1]}),
+        Layer("--set", {"params": {"bata": 1, "lambda": 0}, "max_len": float("nan")}),
+    ]
+    with pytest.raises(UserError) as caught:
+        resolve_layers(layers, Knobs)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 6
+    for expected in (
+        "a.yaml: unknown key 'enkoder'; did you mean 'encoder'?",
+        "--set: unknown key 'params.bata'; did you mean 'beta'?",
+        "a.yaml: seed: ",
+        "a.yaml: ks: ",
+        "--set: max_len: ",
+        "--set: params.lambda: ",
+    ):
+        assert any(line.startswith(expected) for line in lines), (expected, lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lr=1e-5", {"lr": 1e-5}),
+        ("search.k=50", {"search": {"k": 50}}),
+        ("ks=[1, 3]", {"ks": [1, 3]}),
+        ("flag=no", {"flag": "no"}),
+        ("flag=false", {"flag": False}),
+        ("name=", {"name": ""}),
+        ("a=b=c", {"a": "b=c"}),
+    ],
+)
+def test_overrides_are_yaml(text: str, expected: dict[str, object]) -> None:
+    """fault 65: `1e-5` is a number, `no` is a word"""
+    assert parse_override(text) == expected
+
+
+@pytest.mark.parametrize("text", ["search.k", "=3", ""])
+def test_override_without_key_or_value(text: str) -> None:
+    with pytest.raises(UserError, match="key=value"):
+        parse_override(text)
+
+
+@pytest.mark.parametrize("text", ["x=!!python/object/apply:os.system [ls]", "x=&a [1]", "x={a: 1, a: 2}", "x=[1"])
+def test_override_cannot_smuggle_yaml(text: str) -> None:
+    """fault 66"""
+    with pytest.raises(DataError):
+        parse_override(text)
+
+
+def test_merge_replaces_a_value_by_a_mapping() -> None:
+    merged, _ = merge([Layer("a", {"x": 1}), Layer("b", {"x": {"y": 2}}), Layer("c", {"x": {"z": 3}})])
+    assert merged == {"x": {"y": 2, "z": 3}}
+
+
+def test_a_written_config_reads_back(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("encoder: tiny\nmax_len: 16\nparams:\n  similarity: dot\nresults: {P@1: 50}\n")
+    config, origins = resolve_config("zeroshot", "synthetic", [read_config_file(file)])
+    assert (config.encoder, config.max_len, config.params) == ("tiny", 16, {"similarity": "dot"})
+    assert origins["max_len"] == str(file)
+
+
+def test_defaults_alone_are_valid() -> None:
+    assert RunConfig().search.k == 100

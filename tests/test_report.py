@@ -1,0 +1,113 @@
+"""Tables are pure functions of records, and safe in every form."""
+
+import csv
+import io
+
+import pytest
+
+from harness.errors import UserError
+from harness.record import RunRecord
+from harness.report import comparison
+from harness.report.tables import as_csv, as_html, as_latex, as_markdown, csv_text, latex_text, markdown_text, render
+
+
+def record(run_id: str, *, method: str = "zeroshot", seed: int = 0, p1: float = 50.0, **changes: object) -> RunRecord:
+    values = {
+        "run_id": run_id,
+        "status": "finished",
+        "started": f"2026-01-01T00:00:0{len(run_id)}",
+        "seconds": 2.0,
+        "config": {
+            "method": method,
+            "encoder": "static",
+            "dataset": "d",
+            "seed": seed,
+            "device": "cpu",
+            "batch_tokens": 1,
+        },
+        "dataset": {"name": "d", "digest": "abc", "filter": True},
+        "metrics": {"P@1": p1, "PSP@1": p1 / 2},
+        "metric_version": 1,
+    }
+    return RunRecord.model_validate({**values, **changes})
+
+
+def test_mean_and_spread_over_seeds_and_best_marked() -> None:
+    records = [
+        record("a", seed=0, p1=50.0),
+        record("b", seed=1, p1=52.0),
+        record("c", method="other", p1=51.0),
+        record("d", method="third", p1=40.0, metrics={"P@1": 40.0}),
+    ]
+    (table,) = comparison(records)
+    rows = {row[0].text: row for row in table.rows}
+    column = table.columns.index("P@1")
+    assert rows["zeroshot"][column].text == "51.00 ± 1.41"
+    assert rows["other"][column].text == "51.00"
+    # ties are both best; a single seed has no spread
+    assert rows["zeroshot"][column].best
+    assert rows["other"][column].best
+    assert not rows["third"][column].best
+    assert rows["third"][table.columns.index("PSP@1")].text == "X"
+    assert rows["zeroshot"][table.columns.index("seeds")].text == "2"
+
+
+def test_rerun_of_the_same_cell_replaces_it() -> None:
+    (table,) = comparison([record("a", p1=10.0), record("bb", p1=20.0)])
+    assert [row[table.columns.index("P@1")].text for row in table.rows] == ["20.00"]
+
+
+def test_different_data_filters_or_metrics_never_share_a_table() -> None:
+    """fault 62"""
+    records = [
+        record("a"),
+        record("b", dataset={"name": "d", "digest": "other", "filter": True}),
+        record("c", dataset={"name": "d", "digest": "abc", "filter": False}),
+        record("e", metric_version=2),
+    ]
+    assert len(comparison(records)) == 4
+
+
+def test_failed_runs_do_not_count_and_none_is_an_error() -> None:
+    with pytest.raises(UserError, match="no finished run"):
+        comparison([record("a", status="failed", metrics={})])
+    with pytest.raises(UserError, match="no finished run on 'x'"):
+        comparison([record("a")], "x")
+
+
+def test_same_records_same_bytes() -> None:
+    """fault 63"""
+    records = [record("a"), record("b", method="other", p1=10.0), record("c", seed=4)]
+    for form in ("md", "tex", "html", "csv"):
+        assert render(comparison(records), form) == render(comparison(records[::-1]), form)
+
+
+HOSTILE = "=x_1 & 50% #<script>alert(1)</script> {y} $z ^~ \\ | `b` *c*"
+
+
+def test_hostile_names_are_inert_in_every_form() -> None:
+    """fault 64"""
+    (table,) = comparison([record("a", method=HOSTILE)])
+    for text in (as_html(table), as_markdown(table)):
+        assert "<script>" not in text
+    latex = as_latex(table)
+    for character in "&%$#_":
+        row = next(line for line in latex.splitlines() if "alert" in line)
+        assert all(row[i - 1] == "\\" for i, c in enumerate(row) if c == character and not row.startswith(" & ", i - 1))
+    cells = list(csv.reader(io.StringIO(as_csv(table))))[1]
+    assert cells[1] == "'" + HOSTILE
+    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
+    body = [line for line in as_markdown(table).splitlines() if line.startswith("| ")]
+    assert len({line.replace("\\|", "").count("|") for line in body}) == 1
+
+
+def test_escapes() -> None:
+    assert latex_text("a_b<c\\") == r"a\_b\textless{}c\textbackslash{}"
+    assert csv_text("-1") == "'-1"
+    assert csv_text("1-") == "1-"
+    assert markdown_text("a\nb|c") == r"a b\|c"
+
+
+def test_unknown_format() -> None:
+    with pytest.raises(UserError, match="did you mean 'md'"):
+        render([], "mdd")

@@ -1,0 +1,160 @@
+"""The pipeline end to end, on generated data with the tiny encoder: real files, real MLflow store."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import metrics
+from harness.config import Layer, RunConfig
+from harness.data import load
+from harness.errors import UserError
+from harness.files import read_manifest
+from harness.record import RunRecord, find_records, read_record
+from harness.run import choose_device, resolve_config, run
+
+
+def config(**values: object) -> RunConfig:
+    return resolve_config("zeroshot", "synthetic", [Layer("test", {"encoder": "tiny", **values})])[0]
+
+
+def only_folder(workspace: Path) -> Path:
+    (folder,) = (path for path in (workspace / "runs").iterdir())
+    return folder
+
+
+@pytest.fixture
+def record(workspace: Path) -> RunRecord:
+    return run(config(), track="none")
+
+
+def test_the_run_folder_is_complete(record: RunRecord, workspace: Path) -> None:
+    folder = only_folder(workspace)
+    manifest = read_manifest(folder, verify=True)
+    assert manifest is not None
+    assert set(manifest["files"]) == {
+        *("config.json", "events.jsonl", "record.json"),
+        *("ids.npy", "scores.npy", "per_row.npy"),
+    }
+    assert folder.name == record.run_id == read_record(folder).run_id
+    assert set(record.metrics) == {
+        f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG", "R", "C") for k in (1, 3, 5)
+    }
+    assert record.encoder["name"] == "tiny"
+    assert record.environment["packages"]["torch"]
+
+
+def test_predictions_explain_the_metrics_and_hold_no_filtered_pair(record: RunRecord, workspace: Path) -> None:
+    """fault 49"""
+    dataset, folder = load("synthetic"), only_folder(workspace)
+    ids, scores = np.load(folder / "ids.npy"), np.load(folder / "scores.npy")
+    assert ids.shape == scores.shape == (dataset.test.shape[0], 100)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    filtered = {(row, label) for row, label in zip(*dataset.test_filter.nonzero(), strict=True)}
+    assert filtered
+    assert not any((row, label) in filtered for row in range(len(ids)) for label in ids[row].tolist())
+    assert metrics.evaluate(ids, dataset.test)["P@5"] == pytest.approx(record.metrics["P@5"], abs=1e-9)
+    rows = np.load(folder / "per_row.npy")
+    assert rows[:, record.per_row.index("PSP@3")].mean() == pytest.approx(record.metrics["PSP@3"], rel=1e-5)
+
+
+def test_head_torso_and_tail_add_up(record: RunRecord) -> None:
+    """fault 59"""
+    for key in ("P@1", "P@5", "PSP@3"):
+        assert sum(part[key] for part in record.contributions) == pytest.approx(record.metrics[key], abs=1e-9)
+
+
+def test_same_seed_same_bits(record: RunRecord, workspace: Path) -> None:
+    again = run(config(), track="none")
+    assert again.metrics == record.metrics
+    first, second = (workspace / "runs" / run_id for run_id in (record.run_id, again.run_id))
+    assert (first / "ids.npy").read_bytes() == (second / "ids.npy").read_bytes()
+    assert (first / "scores.npy").read_bytes() == (second / "scores.npy").read_bytes()
+
+
+def test_micro_batch_size_and_backend_change_nothing(record: RunRecord) -> None:
+    assert run(config(batch_tokens=64), track="none").metrics == pytest.approx(record.metrics, abs=0.2)
+    assert run(config(search={"backend": "faiss-flat"}), track="none").metrics == pytest.approx(record.metrics, abs=0.2)
+
+
+def test_without_filter_the_query_finds_itself(record: RunRecord) -> None:
+    unfiltered = run(config(filter=False), track="none")
+    assert unfiltered.dataset["filter"] is False
+    assert record.dataset["filter"] is True
+    assert unfiltered.metrics["P@1"] <= record.metrics["P@1"]
+
+
+def test_a_run_folder_can_be_moved(record: RunRecord, workspace: Path, tmp_path: Path) -> None:
+    """fault 28"""
+    moved = tmp_path / "elsewhere"
+    shutil.move(workspace / "runs", moved)
+    (found,) = find_records([moved])
+    assert found == record
+    assert read_manifest(moved / record.run_id, verify=True) is not None
+
+
+def test_no_path_of_this_machine_in_what_is_written(record: RunRecord, workspace: Path) -> None:
+    """fault 70"""
+    for path in only_folder(workspace).glob("*.json*"):
+        text = path.read_text()
+        assert str(workspace) not in text
+        assert str(Path.home()) + "/" not in text
+        assert str(Path(__file__).parents[1]) not in text
+
+
+def test_mlflow_has_the_same_figures(mlflow_store: str) -> None:
+    from mlflow import MlflowClient
+
+    record = run(config())
+    client = MlflowClient(mlflow_store)
+    (logged,) = client.search_runs([client.get_experiment_by_name("synthetic").experiment_id])
+    assert logged.info.status == "FINISHED"
+    for key, value in record.metrics.items():
+        assert logged.data.metrics[key.replace("@", "_at_")] == pytest.approx(value)
+    assert logged.data.params["encoder"] == "tiny"
+    names = {artifact.path for artifact in client.list_artifacts(logged.info.run_id)}
+    assert names == {"config.json", "events.jsonl", "record.json"}
+    assert record.warnings == []
+
+
+def test_a_failure_midway_is_recorded(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("harness.run.search", out_of_memory)
+    with pytest.raises(MemoryError):
+        run(config(), track="none")
+    failed = read_record(only_folder(workspace))
+    assert (failed.status, failed.error, failed.metrics) == ("failed", "MemoryError: no room", {})
+    last = json.loads((only_folder(workspace) / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["status"]) == ("end", "failed")
+
+
+def test_not_finite_vectors_are_flagged_and_count_as_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fault 55"""
+    import harness.run as pipeline
+
+    real = pipeline.search
+
+    def poisoned(queries: np.ndarray, *rest: object, **named: object) -> object:
+        queries = queries.copy()
+        queries[:10] = np.nan
+        return real(queries, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "search", poisoned)
+    record = run(config(), track="none")
+    assert record.search["flagged"] == 10
+    assert any("not finite" in warning for warning in record.warnings)
+
+
+def test_a_device_that_is_not_there() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        assert choose_device("auto") == "cuda"
+        return
+    assert choose_device("auto") == "cpu"
+    with pytest.raises(UserError, match="no CUDA"):
+        choose_device("cuda")
