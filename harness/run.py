@@ -120,7 +120,7 @@ def find_labels(
         wanted.k,
         dataset.test_filter,
         wanted.backend,
-        device=device,
+        device=device if device.startswith("cuda") else "cpu",  # search needs float64, which mps has not
         seed=config.seed,
         progress="search",
         **wanted.options,
