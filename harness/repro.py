@@ -1,4 +1,4 @@
-"""What a run depends on besides its config: random streams, versions, hardware, the state of the code."""
+"""What a run depends on besides its config: versions, hardware, the state of the code."""
 
 import hashlib
 import os
@@ -10,20 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-STREAMS = ("init", "order", "positives", "negatives", "dropout", "split", "search")
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu", "faiss-gpu", "mlflow", "pandas")
-
-
-def stream(seed: int, name: str) -> np.random.Generator:
-    """The random stream called `name` of a run's one seed; streams never share draws."""
-    return np.random.default_rng(stream_seed(seed, name))
-
-
-def stream_seed(seed: int, name: str) -> np.random.SeedSequence:
-    """Seed material of a stream: the run's seed spawned at the stream's fixed position."""
-    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),))
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.data.ragged import Ragged
 from harness.data.tokens import token_counts, token_store
-from harness.errors import UserError, unknown_name
+from harness.errors import UserError
 from harness.files import write_json
-from harness.index import BACKENDS, TopK, search
+from harness.index import TopK, check_backend, search
 from harness.method import Inputs, load_method, method_layer
-from harness.model import ENCODERS, is_folder
+from harness.model import check_encoder
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, Stopwatch, new_run_id, runs_folder, utc_now
 from harness.repro import environment, peak_memory_gib
@@ -24,15 +24,16 @@ from harness.tracking import Journal, make_sinks
 
 
 def resolve_config(method: str, dataset: str, layers: list[Layer]) -> tuple[RunConfig, dict[str, str]]:
-    """Stacks schema, method, card and the given layers into one checked config; see `harness.config`."""
+    """Stacks schema, method, card and the given layers into one checked config; see `harness.config`.
+
+    Everything that can be known to be wrong before data and weights are touched is found here.
+    """
     card, _ = resolve(dataset)
-    names = Layer("command line", {"method": method, "dataset": dataset})
-    stack = [method_layer(method), *card_layers(card, method), *layers, names]
+    names = Layer("default", {"method": method, "dataset": dataset})
+    stack = [names, method_layer(method), *card_layers(card, method), *layers]
     config, origins = resolve_layers(stack, load_method(method).params)
-    if config.encoder not in ENCODERS and not is_folder(config.encoder):
-        raise unknown_name("encoder", config.encoder, ENCODERS)
-    if config.search.backend not in BACKENDS:
-        raise unknown_name("search backend", config.search.backend, BACKENDS)
+    check_encoder(config.encoder, dict(config.encoder_options))
+    check_backend(config.search.backend, dict(config.search.options))
     return config, origins
 
 
@@ -57,24 +58,18 @@ def run(
 
     # 4  the encoder
     encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
+    max_len = text_length(config, encoder)
     watch.lap("load_encoder")
 
     # 5  the run folder: every event goes there first, then to MLflow
-    draft = start_facts(config, dataset, encoder, device)
+    draft = start_facts(config, dataset, encoder, max_len, device)
     folder = runs_folder(out) / draft["run_id"]
     with Journal(folder, draft, sinks) as journal:
         write_json(folder / "config.json", {"config": draft["config"], "origins": origins or {}})
         watch.lap("open_tracking")
 
         # 6  tokens, cached by content
-        train_tokens, test_tokens, label_tokens = (
-            token_store(texts, encoder.tokenizer, config.max_len, f"tokenise {what}")
-            for what, texts in (
-                ("train", dataset.train_text),
-                ("test", dataset.test_text),
-                ("labels", dataset.label_text),
-            )
-        )
+        train_tokens, test_tokens, label_tokens = tokenise(dataset, encoder, max_len)
         watch.lap("tokenise")
 
         # 7  the method's parts
@@ -96,6 +91,14 @@ def run(
     return journal.record
 
 
+def text_length(config: RunConfig, encoder: Encoder) -> int:
+    """Tokens per text: as configured, or what the encoder was made for."""
+    length = encoder.max_len if config.max_len is None else config.max_len
+    if encoder.longest is not None and length > encoder.longest:
+        raise UserError(f"max_len is {length:,}, but encoder {encoder.name!r} reads at most {encoder.longest:,} tokens")
+    return length
+
+
 def tokenise(dataset: Dataset, encoder: Encoder, max_len: int) -> tuple[Ragged, Ragged, Ragged]:
     """Tokens of the train rows [N], the test rows [M] and the labels [L].
 
@@ -103,7 +106,8 @@ def tokenise(dataset: Dataset, encoder: Encoder, max_len: int) -> tuple[Ragged, 
     """
     columns = {"train": dataset.train_text, "test": dataset.test_text, "labels": dataset.label_text}
     train, test, labels = (
-        token_store(texts, encoder.tokenizer, max_len, f"tokenise {name}") for name, texts in columns.items()
+        token_store(texts, encoder.tokenizer, max_len, f"tokenise {name}", digest=dataset.column_digest(f"{name}.text"))
+        for name, texts in columns.items()
     )
     encoder.adapt(token_counts(encoder.tokenizer.vocab_size, train, labels))
     return train, test, labels
@@ -127,17 +131,23 @@ def find_labels(
     )
 
 
-def start_facts(config: RunConfig, dataset: Dataset, encoder: Encoder, device: str) -> dict[str, Any]:
-    """The fields of a record that are known before the work begins."""
+def start_facts(config: RunConfig, dataset: Dataset, encoder: Encoder, max_len: int, device: str) -> dict[str, Any]:
+    """The fields of a record that are known before the work begins; folders are recorded by name, never by path."""
+    names = {"dataset": recorded_name(config.dataset), "encoder": recorded_name(config.encoder)}
     return {
         "run_id": new_run_id(config.method, dataset.name, config.seed),
         "started": utc_now(),
-        "config": config.model_dump(mode="json"),
+        "config": config.model_dump(mode="json") | names,
         "dataset": describe(dataset, config),
-        "encoder": {"name": encoder.name, "dim": encoder.dim, "identity": encoder.identity},
+        "encoder": {"name": names["encoder"], "dim": encoder.dim, "max_len": max_len, "identity": encoder.identity},
         "metric_version": metrics.METRIC_VERSION,
         "environment": environment(device),
     }
+
+
+def recorded_name(name: str) -> str:
+    """A name as it is, a folder without what lies above it."""
+    return name if "/" not in name else f"./{Path(name).absolute().name}"
 
 
 def finish(
@@ -148,6 +158,8 @@ def finish(
         journal.warn(f"{dataset.name}: {warning}")
     if topk.flagged:
         journal.warn(f"{topk.flagged} vectors were not finite; their rows count as misses")
+    if short := metrics.short_rows(topk.ids, max(config.ks)):
+        journal.warn(f"{short} rows have fewer than {max(config.ks)} predictions; the rest count as misses")
     scores, contributions, rows = evaluate(topk, dataset, config)
     save_predictions(journal.folder, topk, rows)
     watch.lap("evaluate")
@@ -207,9 +219,13 @@ def choose_device(wanted: str) -> str:
         return "cpu"
     import torch
 
-    cuda = torch.cuda.is_available()
+    cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
         return "cuda" if cuda else "cpu"
-    if wanted.startswith("cuda") and not cuda:
-        raise UserError(f"device {wanted!r} asked for, but torch sees no CUDA; `python -m harness doctor` says more")
+    if wanted.startswith("cuda") and int(wanted.partition(":")[2] or 0) >= cuda:
+        raise UserError(
+            f"device {wanted!r} asked for, torch sees {cuda} CUDA devices; `python -m harness doctor` says more"
+        )
+    if wanted == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device 'mps' asked for, but this torch has none; take auto")
     return wanted

@@ -45,6 +45,8 @@ class Journal:
         self._record: RunRecord | None = None
         self._draft = draft
         self._sinks = list(sinks or [])
+        self._broken: list[Sink] = []
+        """Sinks that failed; they get nothing more but the end, so that no run is left open there."""
         self._started = time.perf_counter()
         self._previous_handler: Any = None
         folder.mkdir(parents=True, exist_ok=False)
@@ -86,7 +88,11 @@ class Journal:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, _terminate)
-        self.event("start", **self._draft)
+        try:
+            self.event("start", **self._draft)
+        except BaseException:  # killed while the tracker starts up: this block's own exit will not be called
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(
@@ -102,7 +108,7 @@ class Journal:
                 signal.signal(signal.SIGTERM, self._previous_handler)
 
     def _close(self, status: Status, error: BaseException | None) -> None:
-        reason = None if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = None if error is None else without_paths(f"{type(error).__name__}: {error}".splitlines()[0])
         self.event("end", status=status, error=reason)
         self._log.close()
         if self._record is None or status != "finished":
@@ -112,14 +118,16 @@ class Journal:
             )
         write_record(self.folder, self._record)
         write_manifest(self.folder, {"run_id": self._record.run_id, "status": status})
-        for sink in self._sinks:
+        for sink in [*self._sinks, *self._broken]:
             try:
                 sink.close(status, self.folder)
             except Exception as problem:
-                print(f"warning: {_outage(sink, problem)}", file=sys.stderr)  # noqa: T201
+                if sink not in self._broken:
+                    print(f"warning: {_outage(sink, problem)}", file=sys.stderr)  # noqa: T201
 
     def _drop(self, sink: Sink, error: Exception) -> None:
         self._sinks.remove(sink)
+        self._broken.append(sink)
         self.warn(_outage(sink, error))
 
 
@@ -127,6 +135,15 @@ def _outage(sink: Sink, error: Exception) -> str:
     reason = (str(error).splitlines() or [""])[0][:200]
     cause = f"{type(error).__name__}: {reason}"
     return f"{type(sink).__name__} stopped ({cause}); the run goes on, and events.jsonl has everything"
+
+
+def without_paths(text: str) -> str:
+    """Text for a record that may travel: this machine's folders are replaced by what they mean."""
+    from harness.files import home
+
+    for folder, name in ((home(), "$HARNESS_HOME"), (Path.cwd(), "."), (Path.home(), "~")):
+        text = text.replace(str(folder), name)
+    return text
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

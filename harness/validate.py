@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
-from harness.config import Layer, Settings, card_layers, knob_names, read_config_file, resolve_layers
-from harness.data.card import card_paths, load_card, read_card
+from harness.config import Layer, Settings, knob_names, read_config_file, resolve_layers
+from harness.data.card import card_paths, read_card
 from harness.errors import UserError
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
 
@@ -48,10 +48,11 @@ def check_method(name: str) -> None:
 
 def check_config(path: Path) -> None:
     """A config file must name known things and hold known keys."""
+    from harness.run import resolve_config
+
     layer = read_config_file(path)
-    name = str(layer.values.get("method", DEFAULT_METHOD))
-    card = load_card(str(layer.values.get("dataset", DEFAULT_DATASET)))
-    resolve_layers([method_layer(name), *card_layers(card, name), layer], load_method(name).params)
+    named = {"method": DEFAULT_METHOD, "dataset": DEFAULT_DATASET} | layer.values
+    resolve_config(str(named["method"]), str(named["dataset"]), [layer])
 
 
 def _faults_of(check: Callable[[Subject], None], subject: Subject) -> list[str]:

@@ -55,8 +55,14 @@ def test_run_report_and_listing_together(workspace: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert call("report", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
+    assert call("report", "--json", "--dataset", "other") == 2
+    capsys.readouterr()
+    assert call(*arguments, "--set", "ks=[2]") == 0
+    capsys.readouterr()
+    assert call("report", "--json") == 0  # runs that lack a metric leave it out; NaN is not JSON
+    assert "NaN" not in capsys.readouterr().out
     assert call("ls", "runs") == 0
-    assert capsys.readouterr().out.count("finished") == 2
+    assert capsys.readouterr().out.count("finished") == 3
 
 
 @pytest.mark.parametrize(
@@ -69,6 +75,16 @@ def test_run_report_and_listing_together(workspace: Path, capsys: pytest.Capture
         (["run", "--dataset", "synthetic", "--set", "similarity=euclid"], "--set similarity=euclid: params.similarity"),
         (["run", "--dataset", "synthetic", "--set", "search.backend=exactt"], "did you mean 'exact'?"),
         (["run", "--dataset", "synthetic", "--set", "search.k=0"], "search.k"),
+        (["run", "--dataset", "synthetic", "--set", "search.options.seed=3"], "unknown option of search backend"),
+        (
+            ["run", "--dataset", "synthetic", "--encoder", "tiny", "--set", "encoder_options.seed=3"],
+            "unknown option of",
+        ),
+        (
+            ["run", "--dataset", "synthetic", "--encoder", "tiny", "--set", "encoder_options.dim=x"],
+            "encoder_options.dim",
+        ),
+        (["run", "--dataset", "synthetic", "--encoder", "tiny", "--set", "max_len=4000"], "reads at most"),
         (["run", "--dataset", "synthetic", "--set", "k"], "--set takes key=value"),
         (["run", "--dataset", "synthetic", "--seed", "-1"], "--seed: seed"),
         (["run", "--dataset", "synthetic", "--track", "wandb"], "--track takes mlflow or none"),

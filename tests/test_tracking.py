@@ -168,6 +168,40 @@ def test_a_failed_run_is_failed_in_mlflow(tmp_path: Path, mlflow_store: str) -> 
     assert run.info.status == "FAILED"
 
 
+def test_a_kill_while_tracking_starts_is_recorded(tmp_path: Path) -> None:
+    """fault 5"""
+
+    class Slow(Memory):
+        def handle(self, event: Event) -> None:
+            if event["event"] == "start":
+                raise KeyboardInterrupt
+
+    sink = Slow()
+    with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "run", draft(), [sink]):
+        raise AssertionError("the block must not be entered")
+    assert read_record(tmp_path / "run").status == "killed"
+    assert sink.status == "killed"
+
+
+@pytest.mark.parametrize("broken", ["log_artifact", "log_batch"])
+def test_a_failing_call_does_not_leave_the_run_open(
+    tmp_path: Path, mlflow_store: str, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    from mlflow import MlflowClient
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError("no")
+
+    with Journal(tmp_path / "run", draft(), [MlflowSink(mlflow_store)]) as journal:
+        monkeypatch.setattr(MlflowClient, broken, fails)
+        journal.metrics({"P@1": 1.0})
+        journal.complete(finished())
+    client = MlflowClient(mlflow_store)
+    (run,) = client.search_runs([client.get_experiment_by_name("synthetic").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert journal.record.status == "finished"
+
+
 def test_an_unreachable_store_costs_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """fault 23: the database cannot be written"""
     (tmp_path / "file").write_text("not a folder")

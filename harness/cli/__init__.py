@@ -43,6 +43,13 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except BrokenPipeError:  # the reader of our output went away, for example `| head`
+        sys.stderr.close()
+        sys.exit(141)
+    except OSError as error:
+        what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        typer.echo(f"error: {what}; check permissions and free space, or set HARNESS_HOME to another folder", err=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(130)

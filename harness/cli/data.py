@@ -24,10 +24,15 @@ def dataset_rows() -> tuple[list[str], list[dict[str, Any]]]:
     rows = []
     for name, path in card_paths().items():
         card = read_card(path)
-        built = card.source in {"pydocs", "debian", "synthetic"}
         raw = (home() / "data" / name).is_dir()
         state = (
-            "ready" if name in prepared else "built on first use" if built else "on disk" if raw else "to be fetched"
+            "ready"
+            if name in prepared
+            else "built on first use"
+            if card.built_here
+            else "on disk"
+            if raw
+            else "to be fetched"
         )
         figures = card.statistics
         rows.append(
@@ -99,6 +104,7 @@ def import_(
     test_fraction: Annotated[
         float | None, typer.Option(help="Hold out this share of train.jsonl when there is no test.jsonl.")
     ] = None,
+    title: Annotated[str, typer.Option(help="Title for tables; the name if not given.")] = "",
     overwrite: Annotated[bool, typer.Option(help="Replace a dataset of that name.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +118,9 @@ def import_(
     from harness.data.sources.jsonl import import_folder
 
     constants = _constants(propensity)
-    card = import_folder(folder, name, propensity=constants, test_fraction=test_fraction, overwrite=overwrite)
+    card = import_folder(
+        folder, name, propensity=constants, test_fraction=test_fraction, title=title, overwrite=overwrite
+    )
     if as_json:
         print_json(card.model_dump(mode="json"))
         return
@@ -123,7 +131,9 @@ def import_(
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="DATASET", help="Name (`harness ls datasets`).")], as_json: Json = False
+    name: Annotated[str, typer.Argument(metavar="DATASET", help="Name (`harness ls datasets`).")],
+    keep_archive: Annotated[bool, typer.Option(help="Keep downloaded archives beside the files.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Download a dataset from its published links, verify and unpack it; or say what to place where.
 
@@ -132,7 +142,7 @@ def fetch(
     from harness.data.card import load_card
     from harness.data.obtain.fetch import fetch as fetch_dataset
 
-    files = fetch_dataset(load_card(name))
+    files = fetch_dataset(load_card(name), keep_archive=keep_archive)
     if as_json:
         print_json([str(path) for path in files])
         return

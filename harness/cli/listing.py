@@ -49,7 +49,7 @@ def _backends() -> Listing:
 
 
 def _runs() -> Listing:
-    from harness.record import find_records, runs_folder
+    from harness.record import find_records, runs_folder, unfinished
 
     shown = ["P@1", "P@5", "PSP@1", "PSP@5"]
     rows = []
@@ -57,6 +57,7 @@ def _runs() -> Listing:
         row = {"run": record.run_id, "status": record.status, "encoder": record.config["encoder"]}
         row |= {name: round(record.metrics[name], 2) if name in record.metrics else None for name in shown}
         rows.append(row | {"seconds": round(record.seconds, 1)})
+    rows += [{"run": name, "status": "unfinished"} for name in unfinished(runs_folder())]
     return ["run", "status", "encoder", *shown, "seconds"], rows
 
 

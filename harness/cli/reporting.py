@@ -38,8 +38,8 @@ def report(
             raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
     records = find_records(folders)
     if as_json:
-        frame = tidy(records)
-        print_json(frame.where(frame.notna(), None).to_dict(orient="records"))
+        frame = tidy(records, dataset)
+        print_json([{key: value for key, value in row.items() if value == value} for row in frame.to_dict("records")])
         return
     tables = comparison(records, dataset)
     if form or out:
@@ -92,7 +92,8 @@ def doctor(as_json: Json = False) -> None:
 
 def perf(
     suites: Annotated[
-        list[str] | None, typer.Argument(help="metrics, parsing, tokenising, searching, building; all if none is given")
+        list[str] | None,
+        typer.Argument(help="metrics, parsing, tokenising, searching, building, starting; default: all"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the table: .md, .tex, .html, .csv or .json.")] = None,
     as_json: Json = False,

@@ -40,8 +40,8 @@ def run(
     config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
     filter_pairs: Annotated[
-        bool, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
-    ] = True,
+        bool | None, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
+    ] = None,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
@@ -49,12 +49,18 @@ def run(
     from harness.config import Layer, parse_override, read_config_file
 
     file = read_config_file(config) if config else Layer("no file", {})
-    given: dict[str, Any] = {"encoder": encoder, "seed": seed, "filter": None if filter_pairs else False}
+    given: dict[str, Any] = {
+        "method": method,
+        "dataset": dataset,
+        "encoder": encoder,
+        "seed": seed,
+        "filter": filter_pairs,
+    }
     command_line = [Layer(f"--{key}", {key: value}) for key, value in given.items() if value is not None]
     overrides = [Layer(f"--set {text}", parse_override(text)) for text in override or []]
     layers = [file, *overrides, *command_line]
-    chosen_method = method or _named("method", layers) or DEFAULT_METHOD
-    chosen_dataset = dataset or _named("dataset", layers) or DEFAULT_DATASET
+    chosen_method = _named("method", layers) or DEFAULT_METHOD
+    chosen_dataset = _named("dataset", layers) or DEFAULT_DATASET
 
     from harness import run as pipeline
 
@@ -95,4 +101,4 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
         uri = tracking_uri()
         shown = f"sqlite:///{short_path(Path(uri.removeprefix('sqlite:///')))}" if uri.startswith("sqlite:///") else uri
         typer.echo(f"in MLflow   mlflow ui --backend-store-uri {shown}   then open http://127.0.0.1:5000")
-    typer.echo("compare     python -m harness report")
+    typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))

@@ -10,7 +10,7 @@ import typer
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[str] = ()) -> None:

@@ -49,6 +49,11 @@ class Dataset:
         """The card's name."""
         return self.card.name
 
+    def column_digest(self, column: str) -> str:
+        """A hash of one text column's content, from the manifest, so that nobody has to read the column for it."""
+        files = self.facts["files"]
+        return f"{files[f'{column}.values.npy']['sha256']}-{files[f'{column}.offsets.npy']['sha256']}"
+
 
 def load(name_or_folder: str | Path, *, use_filter: bool = True) -> Dataset:
     """Loads a dataset by card name, or straight from a folder of files, preparing it on first use.

@@ -101,6 +101,11 @@ class DatasetCard(_Frozen):
     """Published settings per method, over `defaults`."""
     notes: list[str] = []
 
+    @property
+    def built_here(self) -> bool:
+        """Whether the data is made on this machine instead of being obtained."""
+        return self.source in ("pydocs", "debian", "synthetic")
+
     @model_validator(mode="after")
     def _name_is_safe(self) -> "DatasetCard":
         try:

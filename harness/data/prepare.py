@@ -186,14 +186,9 @@ def prepare(card: DatasetCard, raw: Path | None = None) -> tuple[Path, dict[str,
 def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist: bool = True) -> Dataset:
     """The body of `harness.data.load`; `insist=False` goes on without filter files that the card requires."""
     card, raw = resolve(name_or_folder)
+    if insist and use_filter and card.filter == "required":
+        _require_filter_files(card, raw)
     folder, manifest = prepare(card, raw)
-    provenance = manifest["provenance"]
-    if insist and use_filter and card.filter == "required" and len(provenance.get("filter_files", [])) < 2:
-        raise UserError(
-            f"{card.name} needs its two filter files (filter_labels_train.txt and filter_labels_test.txt, or "
-            f"trn_filter_labels.txt and tst_filter_labels.txt) in {raw}; without them scores are not comparable with "
-            f"anybody's. To go on all the same: --no-filter"
-        )
     columns = {name: Texts.load(folder, name) for name in COLUMNS}
     labels = len(columns["labels.text"])
     matrices = {name: load_matrix(folder, name, labels) for name in MATRICES}
@@ -214,6 +209,19 @@ def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist
         train_filter=matrices["train.filter"],
         test_filter=matrices["test.filter"],
     )
+
+
+def _require_filter_files(card: DatasetCard, raw: Path) -> None:
+    """Refuses before anything is parsed; files that are missing altogether are the source's business."""
+    from harness.data.sources.repository import find_files
+
+    found = find_files(raw)
+    if found is not None and not {"train.filter", "test.filter"} <= set(found.files):
+        raise UserError(
+            f"{card.name} needs its two filter files (filter_labels_train.txt and filter_labels_test.txt, or "
+            f"trn_filter_labels.txt and tst_filter_labels.txt) in {raw}; without them scores are not comparable with "
+            f"anybody's. To go on all the same: --no-filter"
+        )
 
 
 def resolve(name_or_folder: str | Path) -> tuple[DatasetCard, Path]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.index.ranking import Proposer
     from harness.index.task import Task
 
-__all__ = ["BACKENDS", "TopK", "search"]
+__all__ = ["BACKENDS", "TopK", "check_backend", "search"]
 
 _PROPOSERS: Registry[Any] = Registry("search backend")
 _PROPOSERS.register("exact", "harness.index.exact:candidates", "every label scored, torch on CPU or GPU; the reference")
@@ -113,6 +113,11 @@ def search(
         if backend not in _EXACT:
             recall = _recall(task, ids, _at_least(0, "recall_sample", recall_sample))
     return TopK(_spread(task, ids, k, -1), _spread(task, scores, k, -math.inf), flagged, backend, recall)
+
+
+def check_backend(backend: str, options: dict[str, int]) -> None:
+    """Refuses an unknown backend, or options that it does not have."""
+    _proposer(backend, options)
 
 
 def _proposer(backend: str, options: dict[str, int]) -> "Proposer":

@@ -95,7 +95,7 @@ def _faiss() -> Any:
         import faiss
     except ImportError as error:
         raise UserError(
-            "this search backend needs faiss; install it with `pip install 'xmc-harness[cpu]'` (or [gpu]), "
+            "this search backend needs faiss; install it with `pip install -c constraints.txt -e '.[cpu]'` (or [gpu]), "
             "or take the backend 'exact'"
         ) from error
     return faiss

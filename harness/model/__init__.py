@@ -9,7 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import unknown_name
+from pydantic import TypeAdapter, ValidationError
+
+from harness.errors import UserError, unknown_name
 from harness.registry import Registry
 
 if TYPE_CHECKING:
@@ -33,9 +35,27 @@ ENCODERS.register(
 ENCODERS.register("tiny", "harness.model.transformer:load_tiny", "two random layers over bytes, for tests")
 
 
+_NOT_OPTIONS = ("name", "seed", "max_len")
+"""Given by the run itself; `max_len` is a setting of the run, because tokens are shared between encoders."""
+
+
 def is_folder(name: str) -> bool:
     """Whether an encoder's name means a model folder: it contains a slash, or nobody registered it and it exists."""
     return "/" in name or (name not in ENCODERS and Path(name).is_dir())
+
+
+def check_encoder(name: str, options: dict[str, Any]) -> Any:
+    """The factory of an encoder, after checking its name and the names and types of its options."""
+    factory = import_module("harness.model.transformer").load_pretrained if is_folder(name) else ENCODERS.get(name)
+    known = {key: part for key, part in inspect.signature(factory).parameters.items() if key not in _NOT_OPTIONS}
+    for option, value in options.items():
+        if option not in known:
+            raise unknown_name(f"option of encoder {name}", option, known)
+        try:
+            TypeAdapter(known[option].annotation).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UserError(f"encoder_options.{option}: {error.errors()[0]['msg']} (got {value!r})") from error
+    return factory
 
 
 def load_encoder(name: str, *, seed: int, **options: Any) -> "Encoder":
@@ -44,12 +64,7 @@ def load_encoder(name: str, *, seed: int, **options: Any) -> "Encoder":
     Args:
         name: One of `ENCODERS`, or a path.
         seed: For whatever is drawn at random; loading pretrained weights draws nothing.
-        options: Keyword options of that encoder, for example `max_len` or, for `static`, `dim`; documented there.
+        options: Keyword options of that encoder, for example `dim` of `static`; documented there.
     """
-    factory = import_module("harness.model.transformer").load_pretrained if is_folder(name) else ENCODERS.get(name)
-    known = set(inspect.signature(factory).parameters) - {"name", "seed"}
-    for option in options:
-        if option not in known:
-            raise unknown_name(f"option of encoder {name}", option, known)
-    encoder: Encoder = factory(name=name, seed=seed, **options)
+    encoder: Encoder = check_encoder(name, options)(name=name, seed=seed, **options)
     return encoder

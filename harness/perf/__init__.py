@@ -4,16 +4,20 @@ Each suite is a module with a function `rows() -> Iterator[Row]`. A row times ou
 same input in the same run, the two taking turns, because machines are shared and seconds drift.
 """
 
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from harness.report import Cell, Table
 from harness.repro import environment
 
-SUITES = ("metrics", "parsing", "tokenising", "searching", "building")
+SUITES = ("metrics", "parsing", "tokenising", "searching", "building", "starting")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,21 @@ class Row:
     """Larger is better for `at least`, smaller for `at most`."""
     target: str
     met: bool
+
+
+@contextmanager
+def fresh_workspace() -> Iterator[Path]:
+    """An empty `HARNESS_HOME` for the block, removed behind it."""
+    before = os.environ.get("HARNESS_HOME")
+    with tempfile.TemporaryDirectory(prefix="harness-perf-") as folder:
+        os.environ["HARNESS_HOME"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["HARNESS_HOME"]
+            else:
+                os.environ["HARNESS_HOME"] = before
 
 
 def median_seconds(*calls: Callable[[], object], repeats: int = 3) -> list[float]:

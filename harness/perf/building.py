@@ -4,32 +4,14 @@ Each build has a fresh workspace, so nothing is reused. There is no other progra
 reference is the bound itself: what a person waits for on the first use without wondering.
 """
 
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-from harness.perf import Row
+from harness.perf import Row, fresh_workspace
 
 BOUNDS = {"lf-debiantitles": 60.0, "lf-pydocstitles": 40.0}
 """Seconds, on two busy cores."""
-
-
-@contextmanager
-def fresh_workspace() -> Iterator[None]:
-    """An empty `HARNESS_HOME` for the block, removed behind it."""
-    before = os.environ.get("HARNESS_HOME")
-    with tempfile.TemporaryDirectory(prefix="building-") as folder:
-        os.environ["HARNESS_HOME"] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["HARNESS_HOME"]
-            else:
-                os.environ["HARNESS_HOME"] = before
 
 
 def rows() -> Iterator[Row]:

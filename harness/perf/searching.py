@@ -58,7 +58,9 @@ def _time() -> Row:
     try:
         import faiss
     except ImportError as error:
-        raise UserError("this benchmark needs faiss; install it with `pip install 'xmc-harness[cpu]'`") from error
+        raise UserError(
+            "this benchmark needs faiss; install it with `pip install -c constraints.txt -e '.[cpu]'`"
+        ) from error
     queries, labels = unit_vectors(QUERIES, 0), unit_vectors(LABELS, 1)
     index = faiss.IndexFlatIP(DIMENSION)
     index.add(labels)

@@ -7,17 +7,15 @@ objects; ours is from a cold cache to a finished store: read, tokenise, flatten,
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from harness.data.ragged import Texts
 from harness.data.tokens import Tokenizer, token_store
-from harness.perf import Row, median_seconds
+from harness.perf import Row, fresh_workspace, median_seconds
 
 SHORT_TEXTS = 200_000
 LONG_TEXTS = 2_000
@@ -27,8 +25,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 def rows() -> Iterator[Row]:
     """Short texts, cores kept busy, and long texts of which only the beginning is kept."""
-    with tempfile.TemporaryDirectory() as folder, _workspace(Path(folder)):
-        tokenizer = word_pieces(Path(folder) / "tokenizer.json")
+    with fresh_workspace() as folder:
+        tokenizer = word_pieces(folder / "tokenizer.json")
         yield from _short(tokenizer)
         yield _long(tokenizer)
 
@@ -142,17 +140,3 @@ def word_pieces(path: Path) -> Tokenizer:
     )
     library.save(str(path))
     return Tokenizer.from_file(path)
-
-
-@contextmanager
-def _workspace(folder: Path) -> Iterator[None]:
-    """Points the workspace at a folder for the time of a measurement."""
-    before = os.environ.get("HARNESS_HOME")
-    os.environ["HARNESS_HOME"] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["HARNESS_HOME"]
-        else:
-            os.environ["HARNESS_HOME"] = before

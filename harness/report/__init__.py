@@ -40,8 +40,8 @@ def settings_key(config: dict[str, Any]) -> str:
     return sha256_json({k: v for k, v in config.items() if k not in {"seed", "device", "batch_tokens"}})[:6]
 
 
-def tidy(records: list[RunRecord]) -> pd.DataFrame:
-    """One row per finished run; of several runs with equal settings and seed the newest counts."""
+def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
+    """One row per finished run (on one dataset); of several runs with equal settings and seed the newest counts."""
     rows = [
         {
             "dataset": record.dataset["name"],
@@ -58,10 +58,12 @@ def tidy(records: list[RunRecord]) -> pd.DataFrame:
             **record.metrics,
         }
         for record in records
-        if record.status == "finished"
+        if record.status == "finished" and dataset in (None, record.dataset["name"])
     ]
     if not rows:
-        raise UserError("no finished run to report; make one with `python -m harness run`")
+        where = "" if dataset is None else f" on {dataset!r}"
+        command = "python -m harness run" + ("" if dataset is None else f" --dataset {dataset}")
+        raise UserError(f"no finished run{where} to report; make one with `{command}`")
     frame = pd.DataFrame(rows).sort_values(["started", "run_id"])
     return frame.drop_duplicates(["dataset", "digest", "filter", "metric_version", *_GROUP, "seed"], keep="last")
 
@@ -83,7 +85,8 @@ def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Tab
 
 
 def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
-    shown = [name for name in _SHOWN if name in part and part[name].notna().any()]
+    measured = [str(name) for name in part if "@" in str(name) and part[str(name)].notna().any()]
+    shown = [name for name in _SHOWN if name in measured] or measured
     groups = part.groupby(_GROUP, sort=True)
     means, spreads, counts = groups[shown].mean(), groups[shown].std(), groups.size()
     # a figure counts as best when it prints like the largest one: no bold for a difference nobody can see

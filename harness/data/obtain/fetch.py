@@ -17,12 +17,11 @@ from pathlib import Path
 from harness.data.card import DatasetCard, Download
 from harness.data.obtain.download import UnusableLink, download, refuse_page
 from harness.data.obtain.unpack import CHUNK, archive_kind, check_compressed, unpack
-from harness.data.prepare import raw_folder
+from harness.data.prepare import prepare, raw_folder
 from harness.data.sources.repository import missing_message
 from harness.errors import DataError, MissingDataError, UserError
 from harness.files import locked, sha256_file
 
-BUILT_HERE = ("pydocs", "debian", "synthetic")
 _USUAL_FILES = {
     "repository": "trn.json.gz tst.json.gz lbl.json.gz filter_labels_train.txt filter_labels_test.txt",
     "jsonl": "train.jsonl test.jsonl labels.jsonl",
@@ -44,15 +43,18 @@ def fetch(card: DatasetCard, *, keep_archive: bool = False) -> list[Path]:
         MissingDataError: No link gave the files; the message says what to place where.
         UserError: There is nothing to fetch, or the disk cannot take the files.
     """
-    if card.source in BUILT_HERE:
+    if card.built_here:
         raise UserError(
             f"nothing to fetch: {card.name} is built on this machine by `python -m harness data prepare {card.name}`"
         )
     folder = raw_folder(card)
     files: list[Path] = []
+    before = set(folder.iterdir()) if folder.is_dir() else set()
     with locked(folder):
         for mirrors in _parts(card.downloads):
             files += _fetch_part(card, mirrors, folder, keep_archive)
+    if files:
+        _verify_counts(card, folder, [file for file in files if file not in before])
     usual = _USUAL_FILES.get(card.source, "").split()
     if not files and _absent(usual, folder):
         raise MissingDataError(how_to_obtain(card))
@@ -70,6 +72,31 @@ def how_to_obtain(card: DatasetCard, failures: Iterable[str] = ()) -> str:
     if archives:
         lines.append(f"An archive placed in that folder ({', '.join(archives)}) is unpacked by `data fetch` too.")
     return "\n".join(lines)
+
+
+def _verify_counts(card: DatasetCard, folder: Path, fetched: list[Path]) -> None:
+    """Reads what was fetched and compares rows and labels with the card, since hardly any link has a checksum.
+
+    A link can serve something else today than on the day it was published; what does not fit is removed again.
+    """
+    published = card.statistics
+    promised = {what: getattr(published, what) for what in ("train", "test", "labels")}
+    if published.approximate or not any(promised.values()):
+        return
+    try:
+        _, manifest = prepare(card, folder)
+        found = {what: manifest["statistics"][what] for what in promised}
+        wrong = [
+            f"{found[what]:,} {what} instead of {count:,}"
+            for what, count in promised.items()
+            if count not in (None, found[what])
+        ]
+        if wrong:
+            raise DataError(f"the files hold {', '.join(wrong)}", folder)
+    except DataError as error:
+        for file in fetched:
+            file.unlink(missing_ok=True)
+        raise DataError(f"what the links gave is not {card.name}, and was removed again: {error}") from error
 
 
 def _parts(downloads: Iterable[Download]) -> Iterator[list[Download]]:

@@ -51,9 +51,9 @@ def label_texts(path: Path, recipe: Recipe, column: RaggedWriter, warnings: list
 
 def label_names(path: Path, column: RaggedWriter, warnings: list[str]) -> Iterator[list[str]]:
     """Writes label texts from lines `number->name`, line i being label i; yields the ids of each chunk."""
-    empty = 0
+    encoding, empty = _encoding(path, warnings), 0
     for first, chunk in line_chunks(path):
-        lines = chunk.decode("utf-8", "replace").split("\n")[:-1]
+        lines = chunk.decode(encoding).split("\n")[:-1]
         for line, text in enumerate(lines, first):
             if "->" not in text:
                 raise DataError("expected number->name", path, line)
@@ -62,6 +62,18 @@ def label_names(path: Path, column: RaggedWriter, warnings: list[str]) -> Iterat
         column.extend_strings(names)
         yield [str(label) for label in range(first - 1, first - 1 + len(lines))]
     warn(warnings, path, empty, "empty texts")
+
+
+def _encoding(path: Path, warnings: list[str]) -> str:
+    """UTF-8 if the whole file is, else latin-1 with a warning."""
+    for first, chunk in line_chunks(path):
+        try:
+            chunk.decode()
+        except UnicodeDecodeError as error:
+            line = first + chunk.count(b"\n", 0, error.start)
+            warnings.append(f"{path.name}: read as latin-1, because line {line} is not UTF-8")
+            return "latin-1"
+    return "utf-8"
 
 
 def _texts(rows: JsonRows, recipe: Recipe) -> list[str]:

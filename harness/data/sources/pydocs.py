@@ -25,7 +25,7 @@ from harness.data.prepare import DatasetWriter
 from harness.data.sources.docnames import Names, Node
 from harness.data.sources.linked import Links, one_line, write_linked
 from harness.data.sources.seealso import plain_text, split_docstring, summary_line, words
-from harness.errors import MissingDataError, UserError
+from harness.errors import MissingDataError, UserError, unknown_name
 
 BUILDER = 1
 """Bumped whenever the same libraries would give other rows, labels or texts."""
@@ -81,11 +81,16 @@ def _python() -> str:
 
 
 def installed_versions(card: DatasetCard) -> dict[str, str]:
-    """Version of every library of the card that is installed, by import name; the card may name others."""
+    """Version of every library of the card that is installed, by import name.
+
+    The card may ask for some of `LIBRARIES`, never for another module: walking one imports it, and a card is only data.
+    """
     wanted = str(card.options.get("libraries", " ".join(LIBRARIES))).split()
     versions = {}
     for library in dict.fromkeys(wanted):
-        if library.isidentifier() and importlib.util.find_spec(library) is not None:
+        if library not in LIBRARIES:
+            raise unknown_name("documented library", library, LIBRARIES)
+        if importlib.util.find_spec(library) is not None:
             try:
                 versions[library] = metadata.version(_DISTRIBUTIONS.get(library, library))
             except metadata.PackageNotFoundError:
@@ -101,7 +106,10 @@ def walk(libraries: list[str]) -> tuple[list[Node], list[str]]:
     """The nodes of the libraries and the modules that could not be imported, from a process of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_ENVIRONMENT)}
     environment |= {
-        "PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in (str(_PROJECT), *sys.path) if place),
+        # not the current folder, which `python -m` puts first: a numpy.py lying there must not stand for numpy
+        "PYTHONPATH": os.pathsep.join(
+            [str(_PROJECT), *(p for p in sys.path if p and Path(p).absolute() != Path.cwd())]
+        ),
         # docstrings that print a set are otherwise different in every process
         "PYTHONHASHSEED": "0",
         "PYTHONWARNINGS": "ignore",

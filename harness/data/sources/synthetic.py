@@ -7,7 +7,7 @@ j of its text is a random signature word of its label j mod t, or with probabili
 Two kinds of labels leave words in a text without being answers; they become filter pairs: the row itself, where the row
 is an item of the label set, and in the test split the source of a pair whose reverse stands in train.
 
-Rows are made in chunks, each from its own random stream, so memory does not grow with the number of rows.
+Rows are made in chunks, each from its own random stream. Texts go straight to disk; only label pairs are kept.
 """
 
 from collections.abc import Iterator, Mapping
