@@ -198,7 +198,7 @@ def test_two_cards_of_one_name_are_an_error(home: Path) -> None:
 
 
 def test_all_faults_of_a_card_are_reported_at_once(home: Path) -> None:
-    """Fault 65."""
+    """fault 65."""
     path = write_card(
         home,
         "bad",
@@ -250,7 +250,7 @@ def test_all_faults_of_a_card_are_reported_at_once(home: Path) -> None:
     ],
 )
 def test_an_unknown_key_gets_the_nearest_name(line: str, hint: str, home: Path) -> None:
-    """Fault 65."""
+    """fault 65."""
     path = write_card(home, "bad", GOOD + line + "\n")
     with pytest.raises(UserError) as caught:
         read_card(path)
@@ -268,7 +268,7 @@ def test_an_unknown_key_gets_the_nearest_name(line: str, hint: str, home: Path) 
     ],
 )
 def test_a_card_is_data_only(text: str, match: str, home: Path) -> None:
-    """Faults 65 and 66."""
+    """faults 65 and 66."""
     with pytest.raises(DataError, match=match):
         read_card(write_card(home, "bad", text))
 
@@ -280,7 +280,7 @@ def test_the_name_in_a_card_must_be_the_name_of_its_file(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a b", "x" * 300, "ls", "..", "CON", "-x"])
 def test_names_that_are_no_file_names_are_refused(name: str) -> None:
-    """Fault 70."""
+    """fault 70."""
     values: dict[str, Any] = {"name": name, "title": "t", "summary": "s", "source": "jsonl"}
     with pytest.raises(ValueError, match="cannot be used"):
         DatasetCard.model_validate(values)

@@ -121,7 +121,7 @@ def test_slack_belongs_to_averages_and_to_approximate_counts(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["train.text.values.npy", "labels.text.offsets.npy", "test.labels.indices.npy"])
 def test_one_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
-    """Fault 68."""
+    """fault 68."""
     dataset = build(tmp_path)
     data = bytearray((tmp_path / name).read_bytes())
     data[-1] ^= 1
@@ -143,7 +143,7 @@ def test_missing_prepared_files_are_named(tmp_path: Path) -> None:
 
 
 def test_checksums_of_raw_files(tmp_path: Path) -> None:
-    """Fault 39 after the fact: a file that is not the published one is named."""
+    """fault 39 after the fact: a file that is not the published one is named."""
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "good.txt").write_bytes(b"good")
@@ -157,7 +157,7 @@ def test_checksums_of_raw_files(tmp_path: Path) -> None:
 
 
 def test_digest_against_the_pin(tmp_path: Path) -> None:
-    """Fault 53."""
+    """fault 53."""
     dataset = build(tmp_path, versions={"numpy": "2.1", "scipy": "1.0"})
 
     def verdict(**update: Any) -> CheckRow:
@@ -175,7 +175,7 @@ def test_digest_against_the_pin(tmp_path: Path) -> None:
 
 
 def test_filtered_true_pairs_are_found(tmp_path: Path) -> None:
-    """Fault 48: a filter that hides answers."""
+    """fault 48: a filter that hides answers."""
     report = check(build(tmp_path, test_filter=[[1, 2], []], train_filter=[[0], [2], [1], []]))
     assert row(report, "true test pairs that are filtered").measured == 1
     assert row(report, "true train pairs that are filtered").measured == 2
@@ -199,7 +199,7 @@ def test_depth_and_ceilings(tmp_path: Path) -> None:
 
 
 def test_faulty_ids_are_found(tmp_path: Path) -> None:
-    """Fault 43: out of range, unsorted and repeated label ids, in a matrix that skipped the writer."""
+    """fault 43: out of range, unsorted and repeated label ids, in a matrix that skipped the writer."""
     dataset = build(tmp_path)
     broken = csr_array((4, 3), dtype=np.float32)
     broken.indices, broken.indptr = np.array([2, 0, 1, 1, 3], np.int32), np.array([0, 2, 4, 5, 5], np.int32)
@@ -211,7 +211,7 @@ def test_faulty_ids_are_found(tmp_path: Path) -> None:
 
 
 def test_odd_texts_are_counted_and_located(tmp_path: Path) -> None:
-    """Fault 44."""
+    """fault 44."""
     train = ["fine", "", " \t\n", "a\0b", "x" * 1_000_001]
     train_labels = [[0], [1], [2], [0], [1]]
     report = check(build(tmp_path, train=train, train_labels=train_labels, labels=["fruit", "", "\r"]))
@@ -230,7 +230,7 @@ def test_odd_texts_are_counted_and_located(tmp_path: Path) -> None:
 
 
 def test_repeated_texts_are_found(tmp_path: Path) -> None:
-    """Fault 47."""
+    """fault 47."""
     train = ["red apple", "blue plum", "red apple", "old oak", "red apple"]
     test = ["old oak", "old  oak"]
     report = check(build(tmp_path, train=train, train_labels=[[0]] * 5, test=test, labels=["a", "b", "a"]))
@@ -242,7 +242,7 @@ def test_repeated_texts_are_found(tmp_path: Path) -> None:
 
 
 def test_rows_without_labels_and_labels_without_rows(tmp_path: Path) -> None:
-    """Faults 45 and 46."""
+    """faults 45 and 46."""
     report = check(build(tmp_path, train_labels=[[0], [], [], [0]], test_labels=[[2], []]))
     assert row(report, "train rows without labels").measured == 2
     assert row(report, "test rows without labels").measured == 1
@@ -252,7 +252,7 @@ def test_rows_without_labels_and_labels_without_rows(tmp_path: Path) -> None:
 
 
 def test_missing_propensity_is_said(tmp_path: Path) -> None:
-    """Fault 52."""
+    """fault 52."""
     report = check(build(tmp_path, propensity=None))
     assert row(report, "propensity").verdict == "unknown"
     assert report.ok

@@ -24,7 +24,7 @@ def home(workspace: Path) -> Path:
 
 
 def test_an_answer_that_breaks_off_is_named(site: Site, home: Path) -> None:
-    """Fault 40: fewer bytes than announced."""
+    """fault 40: fewer bytes than announced."""
     body = zipped(FILES)
     card = make_card({"url": site.put("/a", body[:500], length=len(body))})
     fails(card, home, f"truncated: 500 of {len(body):,} bytes")
@@ -32,7 +32,7 @@ def test_an_answer_that_breaks_off_is_named(site: Site, home: Path) -> None:
 
 @pytest.mark.parametrize("reason", PAGES)
 def test_a_web_page_instead_of_the_file_is_named(reason: str, site: Site, home: Path) -> None:
-    """Fault 40: whatever its status and content type say."""
+    """fault 40: whatever its status and content type say."""
     links = [
         {"url": site.put("/a", PAGES[reason].encode())},
         {"url": site.put("/b", PAGES[reason].encode(), content_type="text/html; charset=utf-8")},
@@ -42,7 +42,7 @@ def test_a_web_page_instead_of_the_file_is_named(reason: str, site: Site, home: 
 
 
 def test_the_mirror_behind_a_web_page_is_used(site: Site, home: Path) -> None:
-    """Fault 40."""
+    """fault 40."""
     links = [
         {"url": site.put("/a", PAGES["download quota"].encode())},
         {"url": site.put("/b", zipped(FILES))},

@@ -1,6 +1,7 @@
 """Fetching a dataset: mirrors, parts, checksums, what is kept and what is left, and the instructions when all fails."""
 
 import gzip
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from harness.data.obtain import download
 from harness.data.obtain.fetch import fetch, how_to_obtain
 from harness.data.prepare import raw_folder
-from harness.errors import UserError
+from harness.errors import DataError, UserError
 from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, served, sha256, tarred, zipped
 
 
@@ -57,7 +58,7 @@ def test_the_archive_is_kept_on_request(site: Site, home: Path) -> None:
 
 
 def test_a_wrong_checksum_goes_to_the_mirror(site: Site, home: Path) -> None:
-    """Fault 39: the wrong archive is never unpacked; its files would have satisfied the card."""
+    """fault 39: the wrong archive is never unpacked; its files would have satisfied the card."""
     good, bad = zipped(FILES), zipped(dict.fromkeys(FILES, b"poison"))
     links = [{"url": site.put(path, body), "sha256": sha256(good)} for path, body in (("/bad", bad), ("/good", good))]
     fetch(make_card(*links), keep_archive=True)
@@ -66,7 +67,7 @@ def test_a_wrong_checksum_goes_to_the_mirror(site: Site, home: Path) -> None:
 
 
 def test_wrong_checksums_everywhere_are_refused(site: Site, home: Path) -> None:
-    """Fault 39."""
+    """fault 39."""
     links = [{"url": site.put(f"/{i}", zipped(FILES)), "sha256": "0" * 64} for i in range(2)]
     message = fails(make_card(*links), home, "expected 0000000000000000", "expected 0000000000000000")
     assert site.asked == ["/0", "/1"]
@@ -74,7 +75,7 @@ def test_wrong_checksums_everywhere_are_refused(site: Site, home: Path) -> None:
 
 
 def test_checksums_of_files_inside_count_too(site: Site, home: Path) -> None:
-    """Fault 39."""
+    """fault 39."""
     card = make_card({"url": site.put("/a", zipped(FILES))}, checksums={"lbl.json.gz": "0" * 64})
     fails(card, home, "lbl.json.gz has sha256")
     right = make_card({"url": site.address + "/a"}, checksums={name: sha256(data) for name, data in FILES.items()})
@@ -84,14 +85,14 @@ def test_checksums_of_files_inside_count_too(site: Site, home: Path) -> None:
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_an_archive_that_was_cut_before_it_was_served_is_named(pack: Any, site: Site, home: Path) -> None:
-    """Fault 40: the server tells no length, or a consistent wrong one."""
+    """fault 40: the server tells no length, or a consistent wrong one."""
     body = pack(FILES)
     links = [{"url": site.put("/a", body[:-200])}, {"url": site.put("/b", body[:-200], length=-1)}]
     fails(make_card(*links), home, "truncated", "truncated")
 
 
 def test_a_hostile_archive_is_refused(site: Site, home: Path) -> None:
-    """Fault 41: all wanted files are in it, and one more that climbs out."""
+    """fault 41: all wanted files are in it, and one more that climbs out."""
     card = make_card({"url": site.put("/a", zipped(FILES | {"../../escaped": b"x"}))})
     fails(card, home, "leaves the folder")
     assert not list(home.parent.rglob("escaped*"))
@@ -159,7 +160,7 @@ def test_an_archive_placed_by_hand_is_used_before_any_link(site: Site, home: Pat
 
 
 def test_a_page_saved_by_hand_under_the_archives_name_is_named_and_left(site: Site, home: Path) -> None:
-    """Fault 40: what a browser saves when Google Drive refuses."""
+    """fault 40: what a browser saves when Google Drive refuses."""
     card = make_card({"url": site.address + "/gone"})
     raw_folder(card).mkdir(parents=True)
     page = PAGES["download quota"].encode()
@@ -179,7 +180,7 @@ def test_what_a_killed_process_left_is_cleared(site: Site, home: Path) -> None:
 
 
 def test_a_full_disk_is_one_clear_line(site: Site, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 33."""
+    """fault 33."""
     card = make_card({"url": site.put("/a", zipped(FILES))}, {"url": site.put("/b", zipped(FILES))})
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: _Disk(100))
     with pytest.raises(UserError, match="has room for 100"):
@@ -221,6 +222,27 @@ def test_data_built_here_has_nothing_to_fetch(source: str, home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../x", "/etc", "a" * 300, "ls", "..", "con"])
 def test_a_dataset_name_cannot_leave_the_workspace(name: str) -> None:
-    """Fault 70."""
+    """fault 70."""
     with pytest.raises(ValueError, match="cannot be used"):
         make_card(name=name)
+
+
+def packed(rows: int) -> dict[str, bytes]:
+    """A real dataset of `rows` train rows, one test row and one label."""
+    line = json.dumps({"uid": "u", "title": "a title", "target_ind": [0]})
+    train = "".join(line.replace('"u"', f'"u{row}"') + "\n" for row in range(rows))
+    texts = {"trn.json.gz": train, "tst.json.gz": line, "lbl.json.gz": json.dumps({"uid": "l", "title": "label"})}
+    filters = {"filter_labels_train.txt": b"", "filter_labels_test.txt": b""}
+    return {name: gzip.compress(text.encode()) for name, text in texts.items()} | filters
+
+
+def test_counts_decide_where_there_is_no_checksum(site: Site, home: Path) -> None:
+    """fault 39: a link that serves another dataset today"""
+    figures = {"train": 3, "test": 1, "labels": 1}
+    link = {"filename": "x.zip", "contains": " ".join(packed(1))}
+    card = make_card({**link, "url": site.put("/wrong", zipped(packed(2)))}, statistics=figures)
+    with pytest.raises(DataError, match=r"not lf-tiny, and was removed again: .* 2 train instead of 3"):
+        fetch(card)
+    assert on_disk(home) == {}
+    good = make_card({**link, "url": site.put("/good", zipped(packed(3)))}, statistics=figures)
+    assert len(fetch(good)) == 5

@@ -48,7 +48,7 @@ def write(folder: Path, **files: Any) -> Path:
 
 
 def test_a_folder_is_read(folder) -> None:
-    """Faults 43, 44 and 45: a repeated label is kept once; odd rows are counted."""
+    """faults 43, 44 and 45: a repeated label is kept once; odd rows are counted."""
     dataset = load(write(folder, filter=FILTER))
     assert list(dataset.train_text) == ["apples", "nothing", ""]
     assert list(dataset.test_text) == ["cherries"]
@@ -70,7 +70,7 @@ def test_a_folder_is_read(folder) -> None:
 
 
 def test_gzip_and_windows_files_hold_the_same_data(folder, tmp_path) -> None:
-    """Faults 44 and 53."""
+    """faults 44 and 53."""
     other = tmp_path / "other"
     other.mkdir()
     for path in folder.iterdir():
@@ -80,7 +80,7 @@ def test_gzip_and_windows_files_hold_the_same_data(folder, tmp_path) -> None:
 
 
 def test_the_digest_follows_the_data(folder, tmp_path) -> None:
-    """Fault 53."""
+    """fault 53."""
     digest = load(folder).digest
     import_folder(folder, "renamed", propensity=(0.6, 2.6))
     assert load("renamed").digest == digest
@@ -130,7 +130,7 @@ ROW = {"text": "x", "labels": ["red"]}
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(folder, name, rows, line, message) -> None:
-    """Faults 43, 44, 48 and 51."""
+    """faults 43, 44, 48 and 51."""
     write(folder, **{name: rows})
     with pytest.raises(DataError) as caught:
         load(folder)
@@ -154,7 +154,7 @@ def test_missing_files_say_what_to_do(folder) -> None:
 
 
 def test_import_makes_a_dataset_with_measured_figures(folder, home) -> None:
-    """Fault 52: no propensity unless given."""
+    """fault 52: no propensity unless given."""
     card = import_folder(folder, "mine", title="My: data # no. 1")
     assert (card.statistics.train, card.statistics.test, card.statistics.labels) == (3, 1, 3)
     assert card.statistics.labels_per_row == pytest.approx(4 / 3, abs=1e-4)
@@ -234,7 +234,7 @@ def test_a_name_of_the_harness_is_never_overwritten(folder, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["../x", "/abs", "", "a" * 300, "nul", "a/b", ".hidden"])
 def test_unsafe_names_are_refused(folder, home, name) -> None:
-    """Fault 70."""
+    """fault 70."""
     with pytest.raises(UserError, match="cannot be used"):
         import_folder(folder, name)
     assert leftovers(home) == []
@@ -249,7 +249,7 @@ def test_import_in_place_writes_only_the_card(home) -> None:
 
 
 def test_held_out_rows_depend_on_their_text_alone(tmp_path) -> None:
-    """Fault 47: rows of equal text are never parted."""
+    """fault 47: rows of equal text are never parted."""
     rows = [{"id": n, "text": f"text {n % 150}", "labels": [("red", 7)[n % 2]]} for n in range(300)]
     pairs = [{"split": "train", "id": n, "label": "café"} for n in range(0, 300, 7)]
     folder = write(tmp_path / "mine", labels=LABELS, train=rows, filter=pairs)

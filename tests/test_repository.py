@@ -84,7 +84,7 @@ EXPECTED = {
 
 
 def test_json_layout_titles(tmp_path) -> None:
-    """Faults 44, 45 and 48: odd texts, rows without labels and an empty filter file are accepted and counted."""
+    """faults 44, 45 and 48: odd texts, rows without labels and an empty filter file are accepted and counted."""
     dataset = load(write_json_layout(tmp_path / "mine"))
     assert list(dataset.train_text) == ["one", "two", ""]
     assert list(dataset.test_text) == ["four ", "five"]
@@ -176,7 +176,7 @@ def good(number: int) -> dict[str, Any]:
     ],
 )
 def test_a_faulty_row_is_named_with_its_line(tmp_path, second, message) -> None:
-    """Faults 43 and 51."""
+    """faults 43 and 51."""
     folder = write_json_layout(tmp_path / "mine", trn=[good(1), second, good(3)])
     with pytest.raises(DataError) as caught:
         load(folder)
@@ -196,7 +196,7 @@ def test_a_faulty_row_is_named_with_its_line(tmp_path, second, message) -> None:
     ],
 )
 def test_a_broken_line_is_named(tmp_path, second, message) -> None:
-    """Faults 44 and 51."""
+    """faults 44 and 51."""
     lines = [json.dumps(good(1)).encode(), second, json.dumps(good(3)).encode()]
     folder = write_json_layout(tmp_path / "mine", trn=b"\n".join(lines))
     with pytest.raises(DataError) as caught:
@@ -206,7 +206,7 @@ def test_a_broken_line_is_named(tmp_path, second, message) -> None:
 
 
 def test_a_late_fault_keeps_its_line_number(tmp_path) -> None:
-    """Fault 51, beyond the first chunk; the empty line is noticed although it ends a chunk."""
+    """fault 51, beyond the first chunk; the empty line is noticed although it ends a chunk."""
     rows = [{**good(number), "title": "word " * 40} for number in range(8_000)]
     folder = write_json_layout(tmp_path / "mine", trn=[*rows, {**good(0), "uid": "u5"}])
     with pytest.raises(DataError, match=r"trn\.json\.gz:8001: uid 'u5' stands on line 6 already"):
@@ -219,13 +219,13 @@ def test_a_late_fault_keeps_its_line_number(tmp_path) -> None:
 
 
 def test_byte_order_mark_crlf_and_empty_last_lines(tmp_path) -> None:
-    """Fault 44."""
+    """fault 44."""
     text = "\ufeff" + json_lines(TRAIN).replace("\n", "\r\n") + "\r\n\n"
     assert dense(load(write_json_layout(tmp_path / "mine", trn=text))) == EXPECTED
 
 
 def test_a_line_of_a_megabyte(tmp_path) -> None:
-    """Fault 44."""
+    """fault 44."""
     long = "word " * 300_000
     dataset = load(write_json_layout(tmp_path / "mine", trn=[TRAIN[0], {**TRAIN[1], "title": long}, TRAIN[2]]))
     assert dataset.train_text[1] == long
@@ -234,7 +234,7 @@ def test_a_line_of_a_megabyte(tmp_path) -> None:
 
 
 def test_labels_repeated_within_a_json_row_are_kept_once(tmp_path) -> None:
-    """Fault 43."""
+    """fault 43."""
     row = {"uid": "a", "title": "one", "target_ind": [2, 0, 2, 2], "target_rel": [1] * 4}
     dataset = load(write_json_layout(tmp_path / "mine", trn=[row, good(2), good(3)]))
     assert dataset.train.toarray()[0].tolist() == [1, 0, 1, 0]
@@ -248,7 +248,7 @@ def test_an_empty_file_is_refused(tmp_path, name) -> None:
 
 
 def test_a_truncated_download_is_named(tmp_path) -> None:
-    """Fault 40."""
+    """fault 40."""
     folder = write_json_layout(tmp_path / "mine")
     whole = (folder / "trn.json.gz").read_bytes()
     (folder / "trn.json.gz").write_bytes(whole[:-9])
@@ -257,7 +257,7 @@ def test_a_truncated_download_is_named(tmp_path) -> None:
 
 
 def test_text_and_label_counts_that_differ(tmp_path) -> None:
-    """Fault 42."""
+    """fault 42."""
     folder = write_text_layout(tmp_path / "mine", trn_X="one\ntwo\n")
     with pytest.raises(DataError, match=r"trn_X_Y\.txt:1: 3 rows here, but trn_X\.txt has 2 lines"):
         load(folder)
@@ -267,7 +267,7 @@ def test_text_and_label_counts_that_differ(tmp_path) -> None:
 
 
 def test_latin1_text_is_read_as_such_with_a_warning(tmp_path) -> None:
-    """Fault 44: only if the file as a whole is not UTF-8."""
+    """fault 44: only if the file as a whole is not UTF-8."""
     latin = "one\0\ncafé \u00a7\nthree\n".encode("latin-1")
     dataset = load(write_text_layout(tmp_path / "mine", trn_X=latin))
     assert list(dataset.train_text) == ["one ", "café \u00a7", "three"]
@@ -281,7 +281,7 @@ LINES = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["
 @settings(max_examples=20, deadline=None)
 @given(st.lists(LINES, min_size=3, max_size=9))
 def test_any_text_comes_back(tmp_path_factory, texts) -> None:
-    """Fault 44: emoji, right-to-left, separators that are no newline."""
+    """fault 44: emoji, right-to-left, separators that are no newline."""
     home, count = tmp_path_factory.mktemp("home"), len(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_HOME", str(home))
@@ -294,7 +294,7 @@ def test_any_text_comes_back(tmp_path_factory, texts) -> None:
 
 
 def test_filter_files_are_both_required_where_the_card_says_so(home) -> None:
-    """Fault 48."""
+    """fault 48."""
     write_card(home, "lf-mine", filter="required")
     raw = write_json_layout(home / "data" / "lf-mine")
     assert load("lf-mine").train_filter.nnz == 2
@@ -307,7 +307,7 @@ def test_filter_files_are_both_required_where_the_card_says_so(home) -> None:
 
 @pytest.mark.parametrize(("text", "line"), [("0 1\n3 0\n", 2), ("0 4\n", 1)])
 def test_a_filter_out_of_range_is_named(tmp_path, text, line) -> None:
-    """Fault 48."""
+    """fault 48."""
     folder = write_json_layout(tmp_path / "mine")
     (folder / "filter_labels_train.txt").write_text(text)
     with pytest.raises(DataError, match=rf"filter_labels_train\.txt:{line}: .* out of range"):
@@ -344,7 +344,7 @@ def test_a_folder_of_nothing_hints_at_json_lines(tmp_path) -> None:
 
 
 def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path) -> None:
-    """Fault 53."""
+    """fault 53."""
     first = load(write_json_layout(tmp_path / "first"))
     write_card(home, "lf-named", propensity={"a": 0.6, "b": 2.6})
     write_json_layout(home / "data" / "lf-named" / "Inner")

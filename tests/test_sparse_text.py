@@ -64,7 +64,7 @@ def label_files(draw: st.DrawFn) -> tuple[bytes, list[set[int]], int]:
 @settings(max_examples=60, deadline=None)
 @given(label_files(), st.sampled_from([1, 5, 64, 1 << 20]))
 def test_every_spelling_reads_as_the_matrix_it_means(place, case, chunk) -> None:
-    """Fault 43 (unsorted is sorted), fault 44 (BOM, CRLF, no last newline)."""
+    """fault 43 (unsorted is sorted), fault 44 (BOM, CRLF, no last newline)."""
     data, rows, labels = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=chunk))
@@ -158,7 +158,7 @@ def test_a_large_file_agrees_with_a_plain_reader(place) -> None:
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(place, text, line, message) -> None:
-    """Faults 43, 44 and 50."""
+    """faults 43, 44 and 50."""
     path = place(text)
     with pytest.raises(DataError) as caught:
         read_labels(path)
@@ -167,7 +167,7 @@ def test_a_fault_is_named_with_its_file_and_line(place, text, line, message) -> 
 
 
 def test_the_line_is_right_in_a_later_chunk(place) -> None:
-    """Fault 43."""
+    """fault 43."""
     path = place("400000 9\n" + "1:1 2:1\n" * 399_999 + "7:1 3:x\n")
     with pytest.raises(DataError, match=r":400001: relevance 'x'"):
         read_labels(path)
@@ -244,7 +244,7 @@ def test_the_fast_road_and_the_slow_road_agree(place, header, soup) -> None:
     st.sampled_from([2, 1 << 20]),
 )
 def test_filter_pairs_in_any_order_with_repeats(place, pairs, gap, end, chunk) -> None:
-    """Fault 48: an empty file is allowed."""
+    """fault 48: an empty file is allowed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=chunk))
         matrix = read_filter(place(end.join(f"{row}{gap}{label}" for row, label in pairs)), 7, 12)
@@ -269,7 +269,7 @@ def test_filter_pairs_in_any_order_with_repeats(place, pairs, gap, end, chunk) -
     ],
 )
 def test_a_faulty_filter_is_named_with_its_line(place, text, line, message) -> None:
-    """Fault 48."""
+    """fault 48."""
     path = place(text)
     with pytest.raises(DataError) as caught:
         read_filter(path, 7, 12)

@@ -97,7 +97,7 @@ def test_card_of_the_default_options_publishes_what_the_parameters_say() -> None
 
 
 def test_same_seed_same_digest_whatever_the_name(tmp_path: Path) -> None:
-    """Fault 53."""
+    """fault 53."""
     card = synthetic_card(seed=5)
     first = build(tmp_path / "a", card)
     second = build(tmp_path / "b", card.model_copy(update={"name": "other"}))
@@ -219,7 +219,7 @@ def test_all_labels_are_covered_across_chunks(tmp_path: Path, monkeypatch: pytes
 
 
 def test_too_few_pairs_leave_labels_without_rows(tmp_path: Path) -> None:
-    """Fault 46: zero-shot labels are counted."""
+    """fault 46: zero-shot labels are counted."""
     built = build(tmp_path, train=10, labels=400, labels_per_row=3)
     assert built.figures["labels_without_train_rows"] == 400 - 30
     assert np.diff(built.matrices["train.labels"].indptr).tolist() == [3] * 10
@@ -264,7 +264,7 @@ def test_name_with_options_is_a_card() -> None:
     ],
 )
 def test_a_wrong_name_says_what_is_wrong(name: str, message: str) -> None:
-    """Fault 65 for the options of generated data."""
+    """fault 65 for the options of generated data."""
     with pytest.raises(UserError) as caught:
         parse_name(name)
     assert message in str(caught.value)
@@ -296,7 +296,7 @@ print(writer.finish()["statistics"]["train"])
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """Fault 37: 120,000 x 150,000 as a dense array of bytes would be 18 GB; half a gigabyte must do."""
+    """fault 37: 120,000 x 150,000 as a dense array of bytes would be 18 GB; half a gigabyte must do."""
     root = Path(__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", _CAPPED, str(tmp_path)], cwd=root, capture_output=True, text=True, check=False

@@ -142,7 +142,7 @@ HOSTILE_NAMES = ["../x", "a/../../x", "/etc/x", "//x", "..", "C:/x", "C:x", "a\\
 @pytest.mark.parametrize("inner", HOSTILE_NAMES)
 @pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz"])
 def test_names_that_lead_outside_are_refused(name: str, inner: str, tmp_path: Path, folder: Path) -> None:
-    """Fault 41."""
+    """fault 41."""
     archive = MAKERS[name](tmp_path / name, {"good.txt": b"good", inner: b"bad"})
     refused(archive, folder, "relative path|leaves the folder")
 
@@ -159,7 +159,7 @@ def test_names_that_lead_outside_are_refused(name: str, inner: str, tmp_path: Pa
     ],
 )
 def test_links_and_devices_in_a_tar_are_refused(kind: bytes, link: str, tmp_path: Path, folder: Path) -> None:
-    """Fault 41."""
+    """fault 41."""
     archive = tmp_path / "a.tar.gz"
     with tarfile.open(archive, "w:gz") as opened:
         add_member(opened, "good.txt", b"good")
@@ -168,7 +168,7 @@ def test_links_and_devices_in_a_tar_are_refused(kind: bytes, link: str, tmp_path
 
 
 def test_writing_through_a_link_is_impossible(tmp_path: Path, folder: Path) -> None:
-    """Fault 41: a link to a folder outside, then a file through it."""
+    """fault 41: a link to a folder outside, then a file through it."""
     (tmp_path / "victim").mkdir()
     archive = tmp_path / "a.tar"
     with tarfile.open(archive, "w") as opened:
@@ -180,7 +180,7 @@ def test_writing_through_a_link_is_impossible(tmp_path: Path, folder: Path) -> N
 
 @pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK])
 def test_links_and_devices_in_a_zip_are_refused(mode: int, tmp_path: Path, folder: Path) -> None:
-    """Fault 41."""
+    """fault 41."""
     archive = tmp_path / "a.zip"
     with zipfile.ZipFile(archive, "w") as opened:
         entry = zipfile.ZipInfo("odd")
@@ -215,7 +215,7 @@ def test_names_that_clash_are_refused(kind: str, names: tuple[str, str], tmp_pat
 
 
 def test_bombs_are_refused(tmp_path: Path, folder: Path) -> None:
-    """Fault 41: far more than 1000-fold, in every kind, with the limits that hold by default scaled to a small file."""
+    """fault 41: far more than 1000-fold, in every kind, with the limits that hold by default scaled to a small file."""
     limits = Limits(ratio_from=1_000_000)
     zeros = {"zeros": bytes(30_000_000)}
     for name in ("a.zip", "a.tar.gz", "a.tar.bz2", "a.tar.xz"):
@@ -226,14 +226,14 @@ def test_bombs_are_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_the_default_limits_refuse_a_10000_fold_bomb(tmp_path: Path, folder: Path) -> None:
-    """Fault 41: 110 MB of zeros from a file of a few hundred bytes."""
+    """fault 41: 110 MB of zeros from a file of a few hundred bytes."""
     archive = make_tar(tmp_path / "a.tar.bz2", {"zeros": bytes(110_000_000)}, "w:bz2")
     assert archive.stat().st_size * 10_000 < 110_000_000
     refused(archive, folder, "expands more than 1,000 times")
 
 
 def test_a_zip_that_lies_about_its_sizes_is_caught(tmp_path: Path, folder: Path) -> None:
-    """Fault 41: a table of contents that claims 10 bytes for 30 million."""
+    """fault 41: a table of contents that claims 10 bytes for 30 million."""
     archive = make_zip(tmp_path / "a.zip", {"zeros": bytes(30_000_000)})
     data = bytearray(archive.read_bytes())
     entry = data.index(b"PK\x01\x02")
@@ -243,7 +243,7 @@ def test_a_zip_that_lies_about_its_sizes_is_caught(tmp_path: Path, folder: Path)
 
 
 def test_the_total_and_the_number_of_entries_are_limited(tmp_path: Path, folder: Path) -> None:
-    """Fault 41."""
+    """fault 41."""
     many = {f"f{i}": b"x" for i in range(30)}
     for name in MAKERS:
         refused(MAKERS[name](tmp_path / name, many), folder, "more than 20 entries", Limits(entries=20))
@@ -253,7 +253,7 @@ def test_the_total_and_the_number_of_entries_are_limited(tmp_path: Path, folder:
 
 
 def test_a_tar_header_cannot_ask_for_memory(tmp_path: Path, folder: Path) -> None:
-    """Fault 41: an extended header of 40 MB of zeros, which the reader would take into memory whole."""
+    """fault 41: an extended header of 40 MB of zeros, which the reader would take into memory whole."""
     archive = tmp_path / "a.tar.gz"
     with gzip.open(archive, "wb") as stream:
         header = tarfile.TarInfo("pax")
@@ -264,7 +264,7 @@ def test_a_tar_header_cannot_ask_for_memory(tmp_path: Path, folder: Path) -> Non
 
 
 def test_a_sparse_file_counts_what_it_would_write(tmp_path: Path, folder: Path) -> None:
-    """Fault 41: a member that claims 8 GB of holes."""
+    """fault 41: a member that claims 8 GB of holes."""
     archive = tmp_path / "a.tar"
     with archive.open("wb") as stream:
         header = tarfile.TarInfo("holes")
@@ -276,7 +276,7 @@ def test_a_sparse_file_counts_what_it_would_write(tmp_path: Path, folder: Path) 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_a_truncated_archive_is_named(name: str, share: float, tmp_path: Path, folder: Path) -> None:
-    """Fault 40."""
+    """fault 40."""
     noise = random.Random(0).randbytes(60_000)
     archive = MAKERS[name](tmp_path / name, {"a": noise, "b": noise[::-1]})
     archive.write_bytes(archive.read_bytes()[: int(archive.stat().st_size * share)])
@@ -284,7 +284,7 @@ def test_a_truncated_archive_is_named(name: str, share: float, tmp_path: Path, f
 
 
 def test_a_tar_cut_between_two_entries_is_named(tmp_path: Path, folder: Path) -> None:
-    """Fault 40: the one cut that the standard library takes for a complete archive."""
+    """fault 40: the one cut that the standard library takes for a complete archive."""
     archive = make_tar(tmp_path / "a.tar", {"a": bytes(512), "b": bytes(512)})
     archive.write_bytes(archive.read_bytes()[:1024])
     with tarfile.open(archive) as opened:
@@ -332,7 +332,7 @@ def test_an_archive_without_files_is_named(tmp_path: Path, folder: Path) -> None
 
 
 def test_check_compressed_reads_to_the_end(tmp_path: Path) -> None:
-    """Fault 40: a compressed data file that is kept as it is."""
+    """fault 40: a compressed data file that is kept as it is."""
     path = tmp_path / "trn.json.gz"
     whole = gzip.compress(b"row\n" * 100_000)
     path.write_bytes(whole)

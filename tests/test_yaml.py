@@ -40,7 +40,7 @@ def refused(path: Path, match: str, line: int | None = None) -> DataError:
     ],
 )
 def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
-    """Fault 65: `lr: 1e-5` is a number, `no` is a word."""
+    """fault 65: `lr: 1e-5` is a number, `no` is a word."""
     parsed = parse_yaml(text)
     assert parsed == value
     assert type(parsed) is type(value)
@@ -69,7 +69,7 @@ TAGS = [
 
 @pytest.mark.parametrize("tag", TAGS)
 def test_tags_are_refused_and_nothing_runs(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault 66."""
+    """fault 66."""
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path / "a.yaml", f"ok: 1\nbad: {tag.replace('MARKER', str(tmp_path / 'marker'))}\n")
     refused(path, "tags such as .* are not accepted", line=2)
@@ -77,19 +77,19 @@ def test_tags_are_refused_and_nothing_runs(tag: str, tmp_path: Path, monkeypatch
 
 
 def test_a_tag_on_the_whole_file_or_on_a_key_is_refused(tmp_path: Path) -> None:
-    """Fault 66."""
+    """fault 66."""
     refused(written(tmp_path / "a.yaml", "!!python/object:x.Y\na: 1\n"), "tags")
     refused(written(tmp_path / "b.yaml", "!!str a: 1\n"), "tags", line=1)
 
 
 @pytest.mark.parametrize("text", ["a: &x 1\nb: *x\n", "a: &x [1]\n", "a: 1\nb: {<<: &x {c: 1}}\n"])
 def test_anchors_and_aliases_are_refused(text: str, tmp_path: Path) -> None:
-    """Fault 66."""
+    """fault 66."""
     refused(written(tmp_path / "a.yaml", text), "anchors and aliases")
 
 
 def test_an_anchor_bomb_is_refused_before_it_expands(tmp_path: Path) -> None:
-    """Fault 66: 9 levels of 9 aliases would be 387 million values."""
+    """fault 66: 9 levels of 9 aliases would be 387 million values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     refused(written(tmp_path / "a.yaml", "\n".join(lines)), "anchors", line=1)
@@ -99,13 +99,13 @@ def test_an_anchor_bomb_is_refused_before_it_expands(tmp_path: Path) -> None:
     ("text", "line"), [("a: 1\nb: 2\na: 3\n", 3), ("x:\n  a: 1\n  a: 1\n", 3), ("{a: 1, a: 2}", 1)]
 )
 def test_duplicate_keys_are_refused(text: str, line: int, tmp_path: Path) -> None:
-    """Fault 65."""
+    """fault 65."""
     error = refused(written(tmp_path / "a.yaml", text), "duplicate key", line)
     assert "'a'" in str(error) or '"a"' in str(error)
 
 
 def test_a_hundred_megabyte_file_is_refused_unread(tmp_path: Path) -> None:
-    """Fault 66: a sparse file, so nothing of it can have been parsed in the time this test takes."""
+    """fault 66: a sparse file, so nothing of it can have been parsed in the time this test takes."""
     path = tmp_path / "a.yaml"
     with path.open("wb") as stream:
         stream.truncate(100_000_000)
@@ -133,7 +133,7 @@ def test_what_is_no_mapping_is_named(text: str | bytes, match: str, tmp_path: Pa
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
 def test_very_deep_nesting_is_refused_at_once(opening: str, tmp_path: Path) -> None:
-    """Fault 66: the parser would need hours for this file."""
+    """fault 66: the parser would need hours for this file."""
     start = "a:\n " if opening in "- ? " else "a: "
     refused(written(tmp_path / "a.yaml", start + opening * 100_000), "nested more than 32 levels deep")
 
