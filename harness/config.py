@@ -6,6 +6,8 @@ nearest one, and all faults of all layers are reported together, each with its o
 """
 
 import difflib
+import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,14 +43,15 @@ class RunConfig(Settings):
 
     method: str = DEFAULT_METHOD
     dataset: str = DEFAULT_DATASET
-    encoder: str = "static"
+    encoder: Annotated[str, Field(min_length=1)] = "static"
     """A registered name (`harness ls encoders`) or the path of a local model folder."""
-    encoder_options: dict[str, int | float | str | bool] = {}
+    encoder_options: dict[str, Any] = {}
     """Knobs of the encoder, for example `dim` or `weighting` of `static`."""
     max_len: Annotated[int, Field(ge=3, le=8192)] | None = None
     """Tokens per text, special tokens included; if absent, what the encoder was made for."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")] = "auto"
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
     batch_tokens: Annotated[int, Field(ge=1)] = 16_384
     """Tokens per micro-batch when encoding without gradients; changes speed and memory, never results."""
     filter: bool = True
@@ -57,6 +60,13 @@ class RunConfig(Settings):
     search: SearchSettings = SearchSettings()
     params: dict[str, Any] = {}
     """The method's own knobs; their schema is the method's `Params`."""
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", device):
+            raise ValueError("must be auto, cpu, cuda, cuda:1 (or another number) or mps")
+        return device
 
     @field_validator("ks")
     @classmethod
@@ -114,6 +124,7 @@ def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
                 inner = target.get(part)
                 target[part] = target = inner if isinstance(inner, dict) else {}
             target[path[-1]] = value
+            origins.pop(".".join(path), None)  # set anew at the end: the last entry is the last word
             origins[".".join(path)] = layer.origin
     return merged, origins
 
@@ -130,11 +141,25 @@ def _leaves(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tu
 def route_knobs(layer: Layer, params: type[BaseModel]) -> Layer:
     """Moves bare keys that are knobs of the method under `params`, so that `--set beta=3` reads as the papers do."""
     knobs = set(knob_names(params)) - set(RunConfig.model_fields)
-    if not knobs & set(layer.values) or not isinstance(layer.values.get("params", {}), dict):
+    if not knobs & set(layer.values):
         return layer
     values = {key: value for key, value in layer.values.items() if key not in knobs}
+    if not isinstance(values.get("params", {}), dict):
+        return Layer(layer.origin, values)
     own = {key: value for key, value in layer.values.items() if key in knobs}
     return Layer(layer.origin, {**values, "params": {**values.get("params", {}), **own}})
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested values as dotted keys and strings."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{name}."))
+        else:
+            flat[name] = value if isinstance(value, str) else json.dumps(value)
+    return flat
 
 
 def resolve_layers(layers: list[Layer], params: type[BaseModel]) -> tuple[RunConfig, dict[str, str]]:
@@ -177,13 +202,22 @@ def card_layers(card: DatasetCard, method: str) -> list[Layer]:
 def _describe(error: ValidationError, origins: dict[str, str], prefix: str, known: Iterable[str]) -> list[str]:
     lines = []
     for fault in error.errors(include_url=False):
-        key = prefix + ".".join(str(part) for part in fault["loc"]) or "settings"
-        origin = next((origins[k] for k in origins if k == key or k.startswith(key + ".")), None)
-        origin = origin or next((origins[k] for k in origins if key.startswith(k + ".")), "defaults")
+        key = prefix + ".".join(str(part) for part in fault["loc"])
+        if not key:  # a rule between settings: its message names them
+            lines.append(f"settings: {fault['msg'].removeprefix('Value error, ')}")
+            continue
+        setters = [
+            origin
+            for name, origin in origins.items()
+            if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}.")
+        ]
+        origin = setters[-1] if setters else "default"
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(str(fault["loc"][-1]), list(known), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
             lines.append(f"{origin}: unknown key {key!r}{hint}")
         else:
-            lines.append(f"{origin}: {key}: {fault['msg']} (got {str(fault['input'])[:60]!r})")
+            lines.append(
+                f"{origin}: {key}: {fault['msg'].removeprefix('Value error, ')} (got {str(fault['input'])[:60]!r})"
+            )
     return lines

@@ -5,8 +5,10 @@ prints it as one line without a traceback and exits with code 2; anything else t
 """
 
 import difflib
+import signal
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
 
 class UserError(Exception):
@@ -29,6 +31,12 @@ class MissingDataError(UserError):
 
 class Terminated(BaseException):
     """SIGTERM arrived; unwinds like Ctrl-C so that every `with` block closes properly."""
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    """Handler for SIGTERM; a second signal ends the process at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -32,11 +32,11 @@ def home() -> Path:
 
 def checked_name(kind: str, name: str) -> str:
     """Returns `name` if it is safe as one path component, else raises."""
-    if not _SAFE_NAME.fullmatch(name) or name.lower() in _RESERVED or ".." in name:
+    if not _SAFE_NAME.fullmatch(name) or name.lower() in _RESERVED or ".." in name or name.endswith(".lock"):
         shown = name if len(name) <= 60 else name[:57] + "..."
         raise UserError(
             f"{kind} name {shown!r} cannot be used; take letters, digits and . _ + -, at most 100, "
-            f"starting with a letter or digit, and none of: {', '.join(sorted(_RESERVED))}"
+            f"starting with a letter or digit, not ending in .lock, and none of: {', '.join(sorted(_RESERVED))}"
         )
     return name
 
@@ -54,6 +54,8 @@ def sha256_json(value: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a whole file or nothing: temporary name, flush to disk, rename."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -107,6 +109,8 @@ def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
         return None
     try:
         manifest: dict[str, Any] = read_json(path)
+        if not manifest["files"]:
+            return None
         for name, expected in manifest["files"].items():
             file = folder / name
             if not file.is_file() or file.stat().st_size != expected["bytes"]:
@@ -126,11 +130,11 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify: bool = False) -> dict[str, Any]:
+def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify: bool = True) -> dict[str, Any]:
     """Returns the manifest of `folder`, calling `build(temporary folder) -> facts` if it is not there yet.
 
-    Two processes that ask at once agree: one builds, the other waits on the lock and reads. With `verify` a folder
-    whose hashes do not match its manifest counts as not there.
+    Two processes that ask at once agree: one builds, the other waits on the lock and reads. A folder whose hashes do
+    not match its manifest counts as not there; without `verify` only its sizes are compared.
     """
     manifest = read_manifest(folder, verify)
     if manifest is not None:
@@ -139,6 +143,8 @@ def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify:
         manifest = read_manifest(folder, verify)
         if manifest is not None:
             return manifest
+        for orphan in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed while it held this lock
+            shutil.rmtree(orphan, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             write_manifest(temporary, build(temporary))

@@ -10,11 +10,15 @@ import logging
 import math
 import os
 import re
+import sqlite3
 import time
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+from harness.config import flatten
 from harness.files import home, locked
 from harness.record import Status
 from harness.tracking import Event
@@ -37,6 +41,8 @@ def original_name(name: str) -> str:
 
 class MlflowSink:
     """Writes one run to an MLflow store; any failure is raised to the journal, which goes on without it."""
+
+    name = "MLflow"
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -133,6 +139,7 @@ def open_store(uri: str) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    probe(uri)
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
@@ -141,6 +148,23 @@ def open_store(uri: str) -> Any:
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     return client
+
+
+def probe(uri: str) -> None:
+    """Raises at once if a store cannot be used; MLflow itself would try again for up to two minutes."""
+    if uri.startswith("sqlite:///"):
+        path = Path(uri.removeprefix("sqlite:///"))
+        if path.exists():
+            with closing(sqlite3.connect(path, timeout=5)) as store:
+                store.execute(
+                    "begin immediate"
+                )  # takes the write lock: fails for folders, other formats, read-only files
+                store.rollback()
+    elif uri.startswith(("http://", "https://")):
+        with urlopen(f"{uri.rstrip('/')}/health", timeout=5):
+            pass
+    elif "://" not in uri:
+        raise ValueError(f"MLFLOW_TRACKING_URI is {uri!r}; it takes sqlite:///file, postgresql://... or http://server")
 
 
 def experiment_id(client: Any, name: str) -> str:
@@ -156,15 +180,3 @@ def experiment_id(client: Any, name: str) -> str:
                 return created
     identifier: str = found.experiment_id
     return identifier
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested values as dotted keys and strings."""
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{name}."))
-        else:
-            flat[name] = value if isinstance(value, str) else json.dumps(value)
-    return flat

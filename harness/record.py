@@ -12,6 +12,7 @@ Nothing inside refers to an absolute path, so a folder can be moved or mailed.
 """
 
 import secrets
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,11 +89,18 @@ def read_record(path: Path) -> RunRecord:
 
 
 def find_records(folders: list[Path]) -> list[RunRecord]:
-    """All records below the given folders (run folders, or plain `*.json` records), oldest first."""
+    """All readable records below the given folders (run folders, or plain `*.json` records), oldest first."""
     paths: list[Path] = []
     for folder in folders:
         paths += [path for path in folder.glob("*/record.json")] + sorted(folder.glob("*.json"))
-    return sorted((read_record(path) for path in paths), key=lambda record: (record.started, record.run_id))
+    records = []
+    for path in paths:
+        try:
+            records.append(read_record(path))
+        except UserError as error:
+            reason = str(error).splitlines()[0]
+            print(f"warning: left out a damaged record; move its folder away. {reason}", file=sys.stderr)  # noqa: T201
+    return sorted(records, key=lambda record: (record.started, record.run_id))
 
 
 def unfinished(folder: Path) -> list[str]:

@@ -54,6 +54,7 @@ def run(
 
     # 3  the dataset, prepared on first use
     dataset = load(config.dataset, use_filter=config.filter)
+    weights = label_weights(dataset)
     watch.lap("load_data")
 
     # 4  the encoder
@@ -87,7 +88,7 @@ def run(
         watch.lap("search")
 
         # 10 metrics, predictions, record
-        journal.complete(finish(journal, draft, topk, dataset, config, watch))
+        journal.complete(finish(journal, draft, topk, dataset, weights, config, watch))
     return journal.record
 
 
@@ -151,7 +152,13 @@ def recorded_name(name: str) -> str:
 
 
 def finish(
-    journal: Journal, draft: dict[str, Any], topk: TopK, dataset: Dataset, config: RunConfig, watch: Stopwatch
+    journal: Journal,
+    draft: dict[str, Any],
+    topk: TopK,
+    dataset: Dataset,
+    weights: NDArray[np.float64] | None,
+    config: RunConfig,
+    watch: Stopwatch,
 ) -> RunRecord:
     """Step 10: scores the predictions, writes them, and builds the record."""
     for warning in dataset.facts["provenance"].get("warnings", []):
@@ -160,7 +167,9 @@ def finish(
         journal.warn(f"{topk.flagged} vectors were not finite; their rows count as misses")
     if short := metrics.short_rows(topk.ids, max(config.ks)):
         journal.warn(f"{short} rows have fewer than {max(config.ks)} predictions; the rest count as misses")
-    scores, contributions, rows = evaluate(topk, dataset, config)
+    if hidden := dataset.test.multiply(dataset.test_filter).nnz:
+        journal.warn(f"{hidden} true test pairs are filter pairs too, so nothing can find them; see `data check`")
+    scores, contributions, rows = evaluate(topk, dataset, weights, config)
     save_predictions(journal.folder, topk, rows)
     watch.lap("evaluate")
     journal.metrics({**scores, **{f"seconds/{step}": spent for step, spent in watch.seconds.items()}})
@@ -192,14 +201,16 @@ def describe(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
     }
 
 
+def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
+    """Inverse propensities [L] with the card's constants, from the train labels as they are; None without constants."""
+    constants = dataset.card.propensity
+    return None if constants is None else metrics.inverse_propensity(dataset.train, constants.a, constants.b)
+
+
 def evaluate(
-    topk: TopK, dataset: Dataset, config: RunConfig
+    topk: TopK, dataset: Dataset, weights: NDArray[np.float64] | None, config: RunConfig
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, NDArray[np.float64]]]:
-    """Metrics, contributions of head, torso and tail, and per-row scores [M] by metric name."""
-    propensity = dataset.card.propensity
-    weights = None
-    if propensity is not None:
-        weights = metrics.inverse_propensity(dataset.train, propensity.a, propensity.b)
+    """Metrics, contributions of head, torso and tail, and per-row scores [M] by metric name; weights are [L]."""
     ranks = metrics.ranks_of_truth(topk.ids, dataset.test, max(config.ks))
     scores = metrics.evaluate(ranks, dataset.test, weights, config.ks)
     shares = metrics.contributions(ranks, dataset.test, dataset.train, config.ks, weights)

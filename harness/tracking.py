@@ -10,13 +10,14 @@ import math
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Protocol, Self
 
-from harness.errors import Terminated, UserError
+from harness.errors import Terminated, UserError, terminate
 from harness.files import write_manifest
 from harness.record import RunRecord, Status, utc_now, write_record
 
@@ -25,6 +26,9 @@ Event = dict[str, Any]
 
 class Sink(Protocol):
     """A place that events go to besides the log."""
+
+    name: str
+    """What to call it in a warning."""
 
     def handle(self, event: Event) -> None:
         """Takes one event."""
@@ -87,7 +91,7 @@ class Journal:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._previous_handler = signal.signal(signal.SIGTERM, _terminate)
+            self._previous_handler = signal.signal(signal.SIGTERM, terminate)
         try:
             self.event("start", **self._draft)
         except BaseException:  # killed while the tracker starts up: this block's own exit will not be called
@@ -132,9 +136,8 @@ class Journal:
 
 
 def _outage(sink: Sink, error: Exception) -> str:
-    reason = (str(error).splitlines() or [""])[0][:200]
-    cause = f"{type(error).__name__}: {reason}"
-    return f"{type(sink).__name__} stopped ({cause}); the run goes on, and events.jsonl has everything"
+    reason = textwrap.shorten(without_paths((str(error).splitlines() or [""])[0]), 160, placeholder=" ...")
+    return f"{sink.name} is out ({type(error).__name__}: {reason}); the run goes on, and events.jsonl has everything"
 
 
 def without_paths(text: str) -> str:
@@ -144,11 +147,6 @@ def without_paths(text: str) -> str:
     for folder, name in ((home(), "$HARNESS_HOME"), (Path.cwd(), "."), (Path.home(), "~")):
         text = text.replace(str(folder), name)
     return text
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second signal ends the process at once
-    raise Terminated
 
 
 def _finite(value: Any) -> Any:

@@ -10,6 +10,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test has its own workspace and no tracking server from outside."""
     folder = tmp_path / "workspace"
     monkeypatch.setenv("HARNESS_HOME", str(folder))
+    monkeypatch.setenv("COLUMNS", "200")
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     return folder

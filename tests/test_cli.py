@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,66 @@ def test_python_dash_m_from_another_folder(tmp_path: Path) -> None:
     assert "lf-pydocstitles" in done.stdout
     done = subprocess.run([sys.executable, "-m", "harness", "nope"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
+
+
+def test_damaged_caches_are_rebuilt(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 68"""
+    arguments = ["run", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none", "--json"]
+    assert call(*arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    for name in ("test.text.values.npy", "tokens.values.npy", "test.labels.indices.npy"):
+        file = max((workspace / "cache").rglob(name), key=lambda path: path.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 0x55]))
+        assert call(*arguments) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert (again["metrics"], again["dataset"]["digest"]) == (first["metrics"], first["dataset"]["digest"])
+
+
+def test_one_damaged_record_does_not_hide_the_others(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none") == 0
+    (workspace / "runs" / "broken").mkdir()
+    (workspace / "runs" / "broken" / "record.json").write_text("{")
+    (workspace / "runs" / "killed").mkdir()
+    (workspace / "runs" / "killed" / "events.jsonl").write_text("")
+    capsys.readouterr()
+    assert call("ls", "runs", "--json") == 0
+    shown = capsys.readouterr()
+    assert [row["status"] for row in json.loads(shown.out)] == ["finished", "unfinished"]
+    assert "damaged record" in shown.err
+
+
+@pytest.mark.parametrize("kind", ["folder", "read-only", "not a database", "dead server"])
+def test_a_store_that_cannot_be_used_costs_one_line(
+    kind: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fault 21, fault 23"""
+    store = workspace / "mlflow.db"
+    workspace.mkdir()
+    if kind == "folder":
+        store.mkdir()
+    elif kind == "not a database":
+        store.write_bytes(b"nonsense" * 100)
+    elif kind == "read-only":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/version")
+    else:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert call("run", "--dataset", "synthetic", "--encoder", "tiny") == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("MLflow is out") == 1
+    assert "Traceback" not in shown.err
+    assert "in MLflow" not in shown.out
+
+
+def test_sigterm_while_data_is_prepared_leaves_nothing(workspace: Path) -> None:
+    """fault 5, fault 33"""
+    name = "synthetic:train=3000000,test=1000,labels=100000"
+    command = [sys.executable, "-m", "harness", "data", "prepare", name]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    folder = workspace / "cache" / "datasets"
+    deadline = time.monotonic() + 30
+    while not list(folder.glob(".*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    assert "stopped by SIGTERM" in process.communicate(timeout=30)[1]
+    assert process.returncode == 143
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]

@@ -75,6 +75,13 @@ def test_failed_runs_do_not_count_and_none_is_an_error() -> None:
         comparison([record("a")], "x")
 
 
+def test_settings_show_what_differs() -> None:
+    config = {"method": "m", "encoder": "e", "seed": 0, "params": {"beta": 1, "eta": 6}, "search": {"k": 100}}
+    other = {**config, "params": {"beta": 2, "eta": 6}}
+    (table,) = comparison([record("a", config=config), record("b", config=other)])
+    assert [row[table.columns.index("settings")].text for row in table.rows] == ["beta=1", "beta=2"]
+
+
 def test_other_cut_offs_are_shown_too() -> None:
     (table,) = comparison([record("a", metrics={"P@10": 5.0, "R@10": 6.0})])
     assert {"P@10", "R@10"} <= set(table.columns)

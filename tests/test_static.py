@@ -99,7 +99,7 @@ def test_principal_components_recover_a_plane():
 
 def test_static_dimension_is_checked(bert_folder):
     for dim in (0, 17):
-        with pytest.raises(UserError, match="between 1 and the teacher's 16"):
+        with pytest.raises(UserError, match=r"between 1 and the teacher's 16|greater than or equal to 1"):
             load_encoder("static", seed=0, teacher=str(bert_folder), dim=dim)
 
 
@@ -130,7 +130,7 @@ def test_weights_are_defined_without_any_text(static):
     assert inverse_frequency(np.zeros(3), 0.1).tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="3 counts"):
         static.adapt(np.ones(3, dtype=np.int64))
-    with pytest.raises(UserError, match="did you mean 'zipf'"):
+    with pytest.raises(UserError, match=r"encoder_options.weighting"):
         load_encoder("static", seed=0, weighting="zip")
 
 

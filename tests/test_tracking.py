@@ -40,6 +40,8 @@ def finished(run_id: str = "a-run") -> RunRecord:
 class Memory:
     """A sink that remembers."""
 
+    name = "memory"
+
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.status = ""

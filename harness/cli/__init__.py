@@ -1,12 +1,15 @@
 """The command line: one small function per command, nothing heavy imported until a command runs."""
 
+import errno
+import signal
 import sys
+import threading
 
 import typer
 
 from harness import __version__
 from harness.cli import data, listing, reporting, running
-from harness.errors import Terminated, UserError
+from harness.errors import Terminated, UserError, terminate
 
 app = typer.Typer(
     name="harness",
@@ -38,6 +41,8 @@ app.add_typer(data.app, name="data")
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a user's mistake becomes one clear message and exit code 2."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)
     try:
         app(arguments, prog_name="harness")
     except UserError as error:
@@ -47,12 +52,18 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
-        what = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-        typer.echo(f"error: {what}; check permissions and free space, or set HARNESS_HOME to another folder", err=True)
+        typer.echo(f"error: {_explained(error)}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        sys.exit(130)
     except Terminated:
         typer.echo("stopped by SIGTERM", err=True)
         sys.exit(143)
+
+
+def _explained(error: OSError) -> str:
+    remedies = {
+        errno.ENOSPC: "free some space, or set HARNESS_HOME to a folder on a larger disk",
+        errno.EACCES: "check its permissions",
+        errno.EROFS: "set HARNESS_HOME to a folder you may write to",
+    }
+    remedy = remedies.get(error.errno or 0, "`python -m harness doctor` looks at the workspace")
+    return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}; {remedy}"

@@ -65,6 +65,7 @@ def prepare(name: Name, as_json: Json = False) -> None:
         print_json(manifest)
         return
     _show_statistics(f"{card.name} is ready", manifest["statistics"])
+    _show_warnings(manifest)
     typer.echo(f"prepared in  {short_path(folder)}")
     typer.echo(f"digest       {manifest['digest']}")
 
@@ -126,6 +127,9 @@ def import_(
         return
     figures = card.statistics
     typer.echo(f"{name}: {figures.train:,} train rows, {figures.test:,} test rows, {figures.labels:,} labels")
+    from harness.data.prepare import prepare as prepare_dataset
+
+    _show_warnings(prepare_dataset(card)[1])
     typer.echo(f"next: python -m harness data check {name}, then python -m harness run --dataset {name}")
 
 
@@ -162,6 +166,11 @@ def _show_check(report: "CheckReport", everything: bool) -> None:
             f"{len(quiet)} further checks found nothing (damaged ids, duplicates, odd texts ...); --all lists them"
         )
     typer.echo("as the card says" if report.ok else "differs from the card")
+
+
+def _show_warnings(manifest: dict[str, Any]) -> None:
+    for warning in manifest["provenance"].get("warnings", []):
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _constants(text: str | None) -> tuple[float, float] | None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.show import print_json, print_table
+from harness.cli.show import print_json, print_table, short_path
 from harness.errors import unknown_name
 
 Listing = tuple[list[str], list[dict[str, Any]]]
@@ -84,7 +84,12 @@ def ls(
         return
     numeric = [column for column in columns if rows and isinstance(rows[0].get(column), int | float)]
     cells = [["" if row.get(name) is None else _text(row[name]) for name in columns] for row in rows]
-    print_table(f"{len(rows)} {kind}", columns, cells, numeric)
+    where = ""
+    if kind == "runs":
+        from harness.record import runs_folder
+
+        where = f" in {short_path(runs_folder())}"
+    print_table(f"{len(rows)} {kind}{where}", columns, cells, numeric)
 
 
 def _text(value: Any) -> str:

@@ -7,6 +7,7 @@ import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
 from harness.cli.show import print_json, print_table, short_path
+from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.config import Layer
@@ -65,7 +66,13 @@ def run(
     from harness import run as pipeline
 
     settings, origins = pipeline.resolve_config(chosen_method, chosen_dataset, layers)
-    record = pipeline.run(settings, origins=origins, out=out, track=track)
+    if out and out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder")
+    try:
+        record = pipeline.run(settings, origins=origins, out=out, track=track)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the run is recorded as killed", err=True)
+        raise typer.Exit(130) from None
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
@@ -97,7 +104,7 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
     typer.echo(f"run folder  {short_path(runs_folder(out) / record.run_id)}")
-    if track == "mlflow":
+    if track == "mlflow" and not any(warning.startswith("MLflow is out") for warning in record.warnings):
         uri = tracking_uri()
         shown = f"sqlite:///{short_path(Path(uri.removeprefix('sqlite:///')))}" if uri.startswith("sqlite:///") else uri
         typer.echo(f"in MLflow   mlflow ui --backend-store-uri {shown}   then open http://127.0.0.1:5000")

@@ -1,9 +1,10 @@
 """How commands print: a table for people, JSON for programs."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -15,8 +16,6 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[str] = ()) -> None:
     """A table on standard output; the texts are taken as they are, never as markup."""
-    import shutil
-
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -24,14 +23,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     right = set(numeric)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for place, column in enumerate(columns):
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:  # a pipe has no width; do not fold what a program or a log will read
-        console = Console(highlight=False, width=max(160, shutil.get_terminal_size().columns))
-    console.print(Text(title))
+        console = Console(highlight=False, width=int(os.environ.get("COLUMNS") or 160))
+    typer.echo(title)
     console.print(table)
 
 

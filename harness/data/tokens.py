@@ -121,7 +121,7 @@ def token_store(
     description: str,
     *,
     digest: str | None = None,
-    verify: bool = False,
+    verify: bool = True,
 ) -> Ragged:
     """Token ids of a text column, memory-mapped; built on first use and shared afterwards.
 

@@ -9,16 +9,17 @@ order, and p as counted in the train and label texts. Special tokens weigh nothi
 """
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
-from harness.errors import UserError, unknown_name
+from harness.errors import UserError
 from harness.files import build_once, home, sha256_json
 from harness.model.encoder import Encoder, encode
 from harness.model.vetting import ModelFolder
@@ -92,7 +93,7 @@ def load_static(
     name: str,
     seed: int,
     teacher: str = "minilm",
-    dim: int = 256,
+    dim: Annotated[int, Field(ge=1)] = 256,
     weighting: Weighting = "zipf+sif",
     max_len: int | None = None,
     sparse_gradient: bool = False,
@@ -108,8 +109,6 @@ def load_static(
         max_len: Tokens per text; by default the teacher's.
         sparse_gradient: Give the table row-sparse gradients, for an optimiser that takes them.
     """
-    if weighting not in get_args(Weighting):
-        raise unknown_name("weighting of encoder static", weighting, get_args(Weighting))
     source = find(teacher, max_len=max_len)
     recipe = {"version": VERSION, "teacher": source.identity, "dim": dim}
     return StaticEncoder(

@@ -9,9 +9,10 @@ call. The library's model is wrapped, never subclassed, because its base class r
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from harness.data.tokens import Tokenizer
@@ -142,7 +143,14 @@ def load_pretrained(
     return from_folder(find(name, pooling=pooling, max_len=max_len, revision=revision))
 
 
-def load_tiny(*, name: str, seed: int, max_len: int = 32, dim: int = 32, layers: int = 2) -> TransformerEncoder:
+def load_tiny(
+    *,
+    name: str,
+    seed: int,
+    max_len: int = 32,
+    dim: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] = 32,
+    layers: Annotated[int, Field(ge=1, le=48)] = 2,
+) -> TransformerEncoder:
     """A random BERT over bytes: every part of a real encoder, none of its cost.
 
     Args:

@@ -4,13 +4,14 @@ A table is a pure function of records: it runs nothing, asks MLflow nothing, and
 No torch is imported here.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from harness.config import flatten
 from harness.errors import UserError
-from harness.files import sha256_json
 from harness.record import RunRecord
 
 _SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
@@ -35,9 +36,21 @@ class Table:
     caption: str = ""
 
 
-def settings_key(config: dict[str, Any]) -> str:
-    """Short name of a configuration without its seed, device and batch size, which do not define the method."""
-    return sha256_json({k: v for k, v in config.items() if k not in {"seed", "device", "batch_tokens"}})[:6]
+def settings_of(config: dict[str, Any]) -> str:
+    """A configuration as text, without what has a column of its own or does not define the method."""
+    own = {"method", "encoder", "dataset", "seed", "device", "batch_tokens"}
+    return json.dumps(flatten({key: value for key, value in config.items() if key not in own}), sort_keys=True)
+
+
+def differences(settings: list[str]) -> dict[str, str]:
+    """For each distinct configuration of a table, only the settings that are not the same in all of them."""
+    parsed = {text: json.loads(text) for text in dict.fromkeys(settings)}
+    keys = sorted({key for values in parsed.values() for key in values})
+    varying = [key for key in keys if len({values.get(key) for values in parsed.values()}) > 1]
+    return {
+        text: ", ".join(f"{key.removeprefix('params.')}={values[key]}" for key in varying if key in values)
+        for text, values in parsed.items()
+    }
 
 
 def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
@@ -50,7 +63,7 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
             "metric_version": record.metric_version,
             "method": record.config["method"],
             "encoder": record.config["encoder"],
-            "settings": settings_key(record.config),
+            "settings": settings_of(record.config),
             "seed": record.config["seed"],
             "started": record.started,
             "seconds": record.seconds,
@@ -91,10 +104,16 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
     means, spreads, counts = groups[shown].mean(), groups[shown].std(), groups.size()
     # a figure counts as best when it prints like the largest one: no bold for a difference nobody can see
     best = means.round(2) == means.round(2).max()
+    shown_settings = differences(list(part["settings"]))
     rows = []
     for key in means.index:
         names = dict(zip(_GROUP, key, strict=True))
-        cells = [Cell(names["method"]), Cell(names["encoder"]), Cell(names["settings"]), Cell(str(counts[key]))]
+        cells = [
+            Cell(names["method"]),
+            Cell(names["encoder"]),
+            Cell(shown_settings[names["settings"]]),
+            Cell(str(counts[key])),
+        ]
         for name in shown:
             mean, spread = means.loc[key, name], spreads.loc[key, name]
             text = "X" if pd.isna(mean) else f"{mean:.2f}" if pd.isna(spread) else f"{mean:.2f} ± {spread:.2f}"

@@ -206,5 +206,8 @@ def _first_broken(path: Path, first: int, lines: list[bytes]) -> DataError:
         except UnicodeDecodeError as error:
             return DataError(f"not UTF-8 text (byte {error.start + 1} of the line); convert the file", path, number)
         except orjson.JSONDecodeError as error:
+            if number == 1 and line.lstrip()[:1] in (b"<", b"["):
+                what = "a web page instead of data; download it again" if line.lstrip()[:1] == b"<" else "a JSON array"
+                return DataError(f"{what}: expected one JSON object per line", path, number)
             return DataError(f"not valid JSON ({error.msg}, column {error.colno})", path, number)
     raise AssertionError("every line parses on its own")
