@@ -19,7 +19,7 @@ from harness.perf import Row, fresh_workspace, median_seconds
 
 SHORT_TEXTS = 200_000
 LONG_TEXTS = 2_000
-SHORT_AT_MOST, LONG_AT_MOST, CORES_AT_LEAST = 1.3, 0.6, 0.7
+SHORT_AT_MOST, LONG_AT_MOST, CORES_AT_LEAST = 1.3, 0.6, 0.8
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
