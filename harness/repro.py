@@ -10,13 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from harness import __version__
+
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu", "faiss-gpu", "mlflow", "pandas")
 
 
 def environment(device: str) -> dict[str, Any]:
     """Versions, hardware and code state, without user or path names."""
     return {
-        "harness": version_of("xmc-harness"),
+        "harness": __version__,
         "python": platform.python_version(),
         "packages": {name: found for name in _PACKAGES if (found := version_of(name)) is not None},
         "platform": f"{platform.system()} {platform.machine()}",

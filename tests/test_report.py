@@ -2,11 +2,12 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 
 from harness.errors import UserError
-from harness.record import RunRecord
+from harness.record import RunRecord, find_records
 from harness.report import comparison
 from harness.report.tables import as_csv, as_html, as_latex, as_markdown, csv_text, latex_text, markdown_text, render
 
@@ -123,3 +124,12 @@ def test_escapes() -> None:
 def test_unknown_format() -> None:
     with pytest.raises(UserError, match="did you mean 'md'"):
         render([], "mdd")
+
+
+def test_committed_tables_are_what_the_committed_records_give() -> None:
+    """fault 63"""
+    folder = Path(__file__).parents[1] / "reports"
+    records = find_records([folder / "runs"])
+    assert len(records) >= 5
+    assert (folder / "comparison.md").read_text(encoding="utf-8") == render(comparison(records), "md")
+    assert not any(found.environment["git"]["dirty"] for found in records)

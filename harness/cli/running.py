@@ -100,6 +100,9 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     )
     rows = [[family, *(f"{record.metrics[f'{family}@{k}']:.2f}" for k in ks)] for family in families]
     print_table(title, ["%", *(f"@{k}" for k in ks)], rows, numeric=[f"@{k}" for k in ks])
+    key = f"P@{ks[-1]}"
+    shares = ", ".join(f"{part['bin']} {part[key]:.2f}" for part in record.contributions)
+    typer.echo(f"{key} by frequency of the label: {shares}")
     slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
