@@ -57,7 +57,8 @@ def test_imports_point_one_way(path: Path) -> None:
         assert not any(name.startswith(("harness.model", "harness.index", "harness.run")) for name in imported)
     if module.removeprefix("harness.") in LEAVES:
         ours = {name.split(".")[1] for name in imported if name.startswith("harness.") and name.count(".") == 1}
-        assert ours <= LEAVES
+        modules = {path.stem for path in (ROOT / "harness").iterdir()}
+        assert ours & modules <= LEAVES
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *sorted(ROOT.glob("tests/*.py"))], ids=module_of)
