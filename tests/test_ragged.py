@@ -21,15 +21,12 @@ def test_texts_give_back_their_strings(values: list[str]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 60000), max_size=6), min_size=1, max_size=10), st.data())
-def test_take_and_slice_agree_with_lists(rows: list[list[int]], data: st.DataObject) -> None:
+def test_take_agrees_with_lists(rows: list[list[int]], data: st.DataObject) -> None:
     offsets = np.cumsum([0, *map(len, rows)])
     ragged = Ragged(np.array([value for row in rows for value in row], dtype=np.uint16), offsets)
     wanted = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12))
     taken = ragged.take(np.array(wanted, dtype=np.int64))
     assert [taken[i].tolist() for i in range(len(taken))] == [rows[i] for i in wanted]
-    start = data.draw(st.integers(0, len(rows)))
-    part = ragged.slice(start, len(rows))
-    assert [part[i].tolist() for i in range(len(part))] == rows[start:]
 
 
 def test_streaming_writer_equals_saving_at_once(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def dataset_rows() -> tuple[list[str], list[dict[str, Any]]]:
         figures = card.statistics
         rows.append(
             {"name": name, "train": figures.train, "test": figures.test, "labels": figures.labels}
-            | {"state": state, "summary": card.summary}
+            | {"state": state, "summary": card.summary, "licence": card.licence, "homepage": card.homepage}
         )
     return ["name", "train", "test", "labels", "state", "summary"], rows
 

@@ -41,11 +41,6 @@ class Ragged:
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.values[np.arange(offsets[-1]) + shift], offsets)
 
-    def slice(self, start: int, stop: int) -> "Ragged":
-        """Rows start..stop without copying the values."""
-        offsets = self.offsets[start : stop + 1]
-        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-
     def save(self, folder: Path, name: str) -> None:
         """Writes `<name>.values.npy` and `<name>.offsets.npy`."""
         np.save(folder / f"{name}.values.npy", self.values, allow_pickle=False)
