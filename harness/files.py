@@ -143,19 +143,24 @@ def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify:
         manifest = read_manifest(folder, verify)
         if manifest is not None:
             return manifest
-        for orphan in folder.parent.glob(f".{folder.name}.*"):  # of a process that was killed while it held this lock
-            shutil.rmtree(orphan, ignore_errors=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        _sweep(folder)
         try:
+            temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             write_manifest(temporary, build(temporary))
             if folder.exists():
                 shutil.rmtree(folder)
             temporary.chmod(0o755)
             temporary.replace(folder)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _sweep(folder)  # by pattern: a signal can arrive between making the folder and knowing its name
             raise
         manifest = read_manifest(folder)
         if manifest is None:
             raise UserError(f"{folder} was damaged while it was written; is the disk full?")
         return manifest
+
+
+def _sweep(folder: Path) -> None:
+    """Removes half-built copies of `folder`, ours or those of a killed process; the caller holds its lock."""
+    for orphan in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(orphan, ignore_errors=True)
