@@ -107,8 +107,10 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def read_config_file(path: Path) -> Layer:
-    """A run config written by a person or by an earlier run."""
+    """A run config: YAML written by a person, or the config.json of an earlier run's folder."""
     values = read_yaml(path)
+    if set(values) == {"config", "origins"} and isinstance(values["config"], dict):
+        values = values["config"]
     values.pop("results", None)  # a published config carries the paper's figures beside its settings
     return Layer(path.name, values)
 

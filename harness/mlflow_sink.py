@@ -16,6 +16,8 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from harness.config import flatten
@@ -156,12 +158,15 @@ def probe(uri: str) -> None:
         path = Path(uri.removeprefix("sqlite:///"))
         if path.exists():
             with closing(sqlite3.connect(path, timeout=5)) as store:
-                store.execute(
-                    "begin immediate"
-                )  # takes the write lock: fails for folders, other formats, read-only files
+                # asks for the write lock, which a folder, another format or a read-only file refuses
+                store.execute("begin immediate")
                 store.rollback()
     elif uri.startswith(("http://", "https://")):
-        with urlopen(f"{uri.rstrip('/')}/health", timeout=5):
+        server = urlsplit(uri)
+        try:
+            with urlopen(server._replace(netloc=server.netloc.rpartition("@")[2]).geturl(), timeout=5):
+                pass
+        except HTTPError:  # it wants a password or another page, but it answers
             pass
     elif "://" not in uri:
         raise ValueError(f"MLFLOW_TRACKING_URI is {uri!r}; it takes sqlite:///file, postgresql://... or http://server")

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from harness.errors import Terminated, UserError, terminate
-from harness.files import write_manifest
+from harness.files import home, write_manifest
 from harness.record import RunRecord, Status, utc_now, write_record
 
 Event = dict[str, Any]
@@ -142,10 +142,9 @@ def _outage(sink: Sink, error: Exception) -> str:
 
 def without_paths(text: str) -> str:
     """Text for a record that may travel: this machine's folders are replaced by what they mean."""
-    from harness.files import home
-
     for folder, name in ((home(), "$HARNESS_HOME"), (Path.cwd(), "."), (Path.home(), "~")):
-        text = text.replace(str(folder), name)
+        if folder != folder.parent:  # the root folder stands in every path
+            text = text.replace(str(folder), name)
     return text
 
 
@@ -161,8 +160,6 @@ def _finite(value: Any) -> Any:
 
 def tracking_uri() -> str:
     """Where MLflow keeps runs: `MLFLOW_TRACKING_URI` if set, else an SQLite file in the workspace."""
-    from harness.files import home
-
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"
 
 

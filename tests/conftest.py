@@ -1,9 +1,14 @@
 """Shared fixtures: a workspace of its own for every test, and a small prepared dataset."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.loopback import Site
 
 # a busy machine is not a failing test
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,3 +54,35 @@ def mlflow_store(workspace: Path, mlflow_template: Path) -> str:
     workspace.mkdir(parents=True, exist_ok=True)
     shutil.copy(mlflow_template, workspace / "mlflow.db")
     return f"sqlite:///{workspace / 'mlflow.db'}"
+
+
+@pytest.fixture
+def home(workspace: Path) -> Path:
+    """The workspace, by the name under which tests of other people's files know it."""
+    return workspace
+
+
+@pytest.fixture
+def site() -> "Iterator[Site]":
+    """A web server on loopback."""
+    from tests.loopback import served
+
+    with served() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def models_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One workspace for a module's small models, and one torch thread."""
+    from tests.small_models import small_workspace
+
+    with small_workspace(tmp_path_factory.mktemp("home")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory, models_home: None) -> Path:
+    """A small random BERT on disk."""
+    from tests.small_models import write_model
+
+    return write_model(tmp_path_factory.mktemp("models") / "small-bert")

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from harness.config import Layer, RunConfig, Settings, merge, parse_override, read_config_file, resolve_layers
 from harness.errors import DataError, UserError
+from harness.files import write_json
 from harness.run import resolve_config
 
 
@@ -101,6 +102,14 @@ def test_nothing_is_converted_silently(values: dict[str, object]) -> None:
     """fault 65"""
     with pytest.raises(UserError):
         resolve_layers([Layer("x", values)], Knobs)
+
+
+def test_the_config_of_an_earlier_run_reads_back(tmp_path: Path) -> None:
+    config, _ = resolve_config("zeroshot", "synthetic", [Layer("x", {"encoder": "tiny", "ks": [1, 2], "seed": 7})])
+    write_json(tmp_path / "config.json", {"config": config.model_dump(mode="json"), "origins": {}})
+    again, origins = resolve_config("zeroshot", "synthetic", [read_config_file(tmp_path / "config.json")])
+    assert again == config
+    assert origins["seed"] == "config.json"
 
 
 def test_defaults_alone_are_valid() -> None:

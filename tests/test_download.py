@@ -1,7 +1,6 @@
 """One link at a time: web pages in place of files, dead and silent servers, redirects, Google Drive."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,7 @@ import pytest
 from harness.data.obtain import download
 from harness.data.obtain.download import UnusableLink, direct_address
 from harness.data.obtain.fetch import fetch
-from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, served, zipped
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with served() as running:
-        yield running
-
-
-@pytest.fixture
-def home(workspace: Path) -> Path:
-    return workspace
+from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, zipped
 
 
 def test_an_answer_that_breaks_off_is_named(site: Site, home: Path) -> None:

@@ -19,20 +19,12 @@ from harness.model.encoder import ENCODERS, Encoder, encode, load_encoder, micro
 from harness.model.static import StaticEncoder
 from harness.model.transformer import byte_tokenizer, from_folder, load_pretrained, pool
 from harness.model.vetting import ARCHITECTURES, vet
-from tests.small_models import TEXTS, small_workspace, write_model
+from tests.small_models import TEXTS, write_model
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _workspace(tmp_path_factory):
-    with small_workspace(tmp_path_factory.mktemp("home")):
-        yield
-
-
-@pytest.fixture(scope="module")
-def bert_folder(tmp_path_factory, _workspace) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "small-bert")
+pytestmark = pytest.mark.usefixtures("models_home")
 
 
 LOADERS = {

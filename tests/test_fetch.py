@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,7 @@ from harness.data.obtain import download
 from harness.data.obtain.fetch import fetch, how_to_obtain
 from harness.data.prepare import raw_folder
 from harness.errors import DataError, UserError
-from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, served, sha256, tarred, zipped
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with served() as running:
-        yield running
-
-
-@pytest.fixture
-def home(workspace: Path) -> Path:
-    return workspace
+from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, sha256, tarred, zipped
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])

@@ -20,20 +20,12 @@ from harness.model import weights
 from harness.model.encoder import encode, load_encoder
 from harness.model.transformer import byte_tokenizer
 from harness.model.vetting import vet
-from tests.small_models import TEXTS, edit_json, small_workspace, write_model
+from tests.small_models import TEXTS, edit_json
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _workspace(tmp_path_factory):
-    with small_workspace(tmp_path_factory.mktemp("home")):
-        yield
-
-
-@pytest.fixture(scope="module")
-def bert_folder(tmp_path_factory, _workspace) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "small-bert")
+pytestmark = pytest.mark.usefixtures("models_home")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The static encoder: what it is distilled to, how tokens are weighed, which gradients it gives."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,18 +10,9 @@ from harness.errors import UserError
 from harness.model.encoder import encode, load_encoder, to_tensors
 from harness.model.static import StaticEncoder, framed_tokens, inverse_frequency, principal_components
 from harness.model.transformer import byte_tokenizer
-from tests.small_models import TEXTS, small_workspace, write_model
+from tests.small_models import TEXTS
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _workspace(tmp_path_factory):
-    with small_workspace(tmp_path_factory.mktemp("home")):
-        yield
-
-
-@pytest.fixture(scope="module")
-def bert_folder(tmp_path_factory, _workspace) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "small-bert")
+pytestmark = pytest.mark.usefixtures("models_home")
 
 
 @pytest.fixture

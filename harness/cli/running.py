@@ -71,7 +71,7 @@ def run(
     try:
         record = pipeline.run(settings, origins=origins, out=out, track=track)
     except KeyboardInterrupt:
-        typer.echo("stopped; the run is recorded as killed", err=True)
+        typer.echo("stopped", err=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json(record.model_dump(mode="json"))
@@ -108,7 +108,15 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
     typer.echo(f"run folder  {short_path(runs_folder(out) / record.run_id)}")
     if track == "mlflow" and not any(warning.startswith("MLflow is out") for warning in record.warnings):
-        uri = tracking_uri()
-        shown = f"sqlite:///{short_path(Path(uri.removeprefix('sqlite:///')))}" if uri.startswith("sqlite:///") else uri
-        typer.echo(f"in MLflow   mlflow ui --backend-store-uri {shown}   then open http://127.0.0.1:5000")
+        typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
     typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+
+
+def _how_to_open(uri: str) -> str:
+    """What to type for a look at the store; a URI may hold a password, so it is not repeated."""
+    if uri.startswith(("http://", "https://")):
+        return "open the server that MLFLOW_TRACKING_URI names"
+    shown = "$MLFLOW_TRACKING_URI"
+    if uri.startswith("sqlite:///"):
+        shown = f"sqlite:///{short_path(Path(uri.removeprefix('sqlite:///')))}"
+    return f"mlflow ui --backend-store-uri {shown}   then open http://127.0.0.1:5000"
