@@ -1,4 +1,8 @@
-"""What a run depends on besides its config: versions, hardware, the state of the code."""
+"""What a run depends on besides its config: versions, hardware, the state of the code, and its random numbers.
+
+Random numbers are stateless: every draw is a function of (seed, name of the stream, position), so a resumed run draws
+what the uninterrupted one would have drawn, and no generator's state is ever saved.
+"""
 
 import hashlib
 import os
@@ -10,9 +14,26 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness import __version__
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu", "faiss-gpu", "mlflow", "pandas")
+
+
+STREAMS = ("init", "order", "positives", "negatives", "dropout", "split", "clusters", "search")
+"""Names of the random streams; a stream keeps its place in this list for good, because the place is part of its key."""
+
+
+def stream_seed(seed: int, name: str, *position: int) -> int:
+    """A 63-bit seed for one position of a named stream, for example ("dropout", step, chunk)."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *position))
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+
+
+def stream(seed: int, name: str, *position: int) -> np.random.Generator:
+    """A numpy generator for one position of a named stream."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *position)))
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -1,0 +1,251 @@
+"""Balanced clusters of queries: similar queries share a batch, so the positives of one are hard negatives of another.
+
+Recursive 2-means under the cosine, level by level. A node of n rows is cut into two halves whose sizes differ by at
+most one. With unit rows x, unit centroids c_0 and c_1, and s_h the sum of the rows of half h, one iteration is
+
+    half 0 = the rows with the largest x . (c_0 - c_1), ties by row number;    c_h = s_h / |s_h|.
+
+Both steps can only raise the mean similarity of rows and centroids, (|s_0| + |s_1|) / n. Cluster k of C holds the rows
+floor(k N / C) to floor((k + 1) N / C) of the final order; every level cuts at some of these bounds.
+"""
+
+import operator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.index.vectors import as_tensor, full_precision, plain_arithmetic
+from harness.progress import progress as show_progress
+from harness.repro import stream
+
+# vector elements that are split together: on a CPU they stay in its cache over all iterations
+_BLOCK_ELEMENTS = {"cpu": 1 << 20}
+_BLOCK_ELEMENTS_ELSEWHERE = 1 << 26
+
+
+def cluster_count(rows: int, size: int) -> int:
+    """How many clusters of at least `size` rows: 2^floor(log2(rows / size)), and one where `size` exceeds `rows`."""
+    require_rows(rows)
+    return 1 << max(0, (rows // at_least_one("the size of a cluster or batch", size)).bit_length() - 1)
+
+
+def bounds(rows: int, parts: int) -> NDArray[np.int64]:
+    """Where `parts` parts of `rows` rows begin and end, [parts + 1]; their sizes differ by at most one."""
+    return np.arange(parts + 1, dtype=np.int64) * rows // parts
+
+
+def balanced_clusters(
+    vectors: NDArray[Any] | Tensor,
+    size: int,
+    seed: int,
+    *,
+    device: str | torch.device | None = None,
+    iterations: int = 10,
+    tolerance: float = 1e-4,
+    progress: str | None = None,
+) -> list[NDArray[np.int64]]:
+    """Splits rows into `cluster_count(N, size)` clusters of similar vectors; their sizes differ by at most one.
+
+    Args:
+        vectors: [N, D], numpy or torch, any float type; compared by the cosine. A zero vector is similar to nothing.
+        size: at least this many rows in a cluster, and at most twice as many.
+        seed: the same vectors, seed and machine give the same clusters.
+        device: where to compute; by default where a tensor is, and the CPU for an array.
+        iterations: at most so many per split; more than 10 no longer raise the similarity.
+        tolerance: a split is finished when an iteration raises the mean similarity by less.
+        progress: what to call a progress bar; none by default.
+
+    Returns:
+        Row numbers of each cluster in ascending order; every row is in exactly one cluster.
+    """
+    values = as_tensor(vectors, "vectors to cluster")
+    clusters = cluster_count(len(values), size)
+    stop = _Stop(at_least_one("iterations", iterations), tolerance)
+    where, depth = values.device if device is None else torch.device(device), clusters.bit_length() - 1
+    bar = nullcontext(lambda _: None) if progress is None else show_progress(progress, depth, "levels")
+    with full_precision(), plain_arithmetic(where), _workers(where) as side_by_side, bar as advance:
+        tree = _Tree.of(_unit_vectors(values, where), spare=depth > 0)
+        for level in range(depth):
+            tree.split(level, seed, stop, side_by_side)
+            advance(1)
+        order = tree.rows.cpu().numpy()
+    return np.split(order, bounds(len(order), clusters)[1:-1])
+
+
+def require_rows(rows: int) -> None:
+    """Refuses to make clusters or batches of nothing."""
+    if rows < 1:
+        raise UserError("no train rows left to make batches of; hold out fewer rows, or check the labels of the data")
+
+
+def at_least_one(what: str, value: int) -> int:
+    """`value` as a whole number of at least 1; `what` names it in the error."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"{what} must be a whole number, not {value!r}") from None
+    if number < 1:
+        raise UserError(f"{what} must be at least 1, not {number:,}")
+    return number
+
+
+def _unit_vectors(values: Tensor, device: torch.device) -> Tensor:
+    """A float32 copy [N, D] with rows of length one; zero rows stay zero."""
+    count, dimension = values.shape
+    unit, bad = torch.empty(count, dimension, device=device), 0
+    step = _per_block(device, dimension)
+    for start in range(0, count, step):
+        block = unit[start : start + step].copy_(values[start : start + step])
+        largest = block.abs().amax(1, keepdim=True)
+        bad += int((~torch.isfinite(largest)).sum())
+        block /= torch.where(largest == 0, 1, largest)  # float32 cannot hold the squares of very large or small numbers
+        block /= torch.linalg.vector_norm(block, dim=1, keepdim=True).clamp_min_(1)
+    if bad:
+        raise UserError(
+            f"{bad:,} of {count:,} vectors to cluster hold a NaN or an infinity: the encoder has diverged; "
+            "lower the learning rate and start from a checkpoint before that"
+        )
+    return unit
+
+
+def _per_block(device: torch.device, elements: int) -> int:
+    """How many things of so many elements each are handled together."""
+    return max(1, _BLOCK_ELEMENTS.get(device.type, _BLOCK_ELEMENTS_ELSEWHERE) // elements)
+
+
+_SideBySide = Callable[[Callable[[slice], None], list[slice]], None]
+
+
+@contextmanager
+def _workers(device: torch.device) -> Iterator[_SideBySide]:
+    """A function that runs work on blocks of nodes; on a CPU each core has its own blocks where there are enough.
+
+    Threads that each split their own nodes never wait for each other, as the threads inside an operation do.
+    """
+    threads = torch.get_num_threads()
+    shared = device.type == "cpu" and threads > 1
+
+    def run(work: Callable[[slice], None], blocks: list[slice]) -> None:
+        def alone(block: slice) -> None:
+            with plain_arithmetic(device):  # holds for one thread only
+                work(block)
+
+        for _ in pool.map(alone, blocks) if shared and len(blocks) >= threads else map(work, blocks):
+            pass
+
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield run
+    finally:  # once these threads have ended: the latest setting is also that of all threads that start afterwards
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """When to stop improving a split."""
+
+    iterations: int
+    tolerance: float
+
+
+@dataclass
+class _Tree:
+    """Rows in the order of the nodes found so far, ascending inside a node, and their vectors in the same order."""
+
+    rows: Tensor
+    vectors: Tensor
+    spare: Tensor
+
+    @classmethod
+    def of(cls, vectors: Tensor, spare: bool) -> "_Tree":
+        """The root of the tree; `spare` reserves the memory that `split` needs."""
+        rows = torch.arange(len(vectors), device=vectors.device)
+        return cls(rows, vectors, torch.empty_like(vectors if spare else vectors[:0]))
+
+    def split(self, level: int, seed: int, stop: _Stop, side_by_side: _SideBySide) -> None:
+        """Cuts each of the 2^level nodes in two."""
+        count, nodes = len(self.rows), 1 << level
+        edges, halves = bounds(count, nodes), bounds(count, 2 * nodes)
+        seeds = _two_rows(np.diff(edges), seed, level)
+
+        def work(block: slice) -> None:
+            at = slice(edges[block.start], edges[block.stop])
+            half_sizes = np.diff(halves[2 * block.start : 2 * block.stop + 1]).reshape(-1, 2)
+            order = _split_nodes(self.vectors[at], half_sizes, seeds[block], stop)
+            torch.index_select(self.vectors[at], 0, order, out=self.spare[at])
+            self.rows[at] = self.rows[at][order]
+
+        step = _per_block(self.vectors.device, -(-count // nodes) * self.vectors.shape[1])
+        side_by_side(work, [slice(start, min(start + step, nodes)) for start in range(0, nodes, step)])
+        self.vectors, self.spare = self.spare, self.vectors
+
+
+def _two_rows(sizes: NDArray[np.int64], seed: int, level: int) -> NDArray[np.int64]:
+    """Two different random positions in each node of a level, [nodes, 2]."""
+    draw = stream(seed, "clusters", level)
+    first = draw.integers(sizes)
+    return np.stack([first, (first + draw.integers(1, sizes)) % sizes], axis=1)
+
+
+def _split_nodes(vectors: Tensor, half_sizes: NDArray[np.int64], seeds: NDArray[np.int64], stop: _Stop) -> Tensor:
+    """The order [n] of the rows `vectors` [n, D] of G nodes that puts the first half of each node before its second.
+
+    Halves `half_sizes` [G, 2] differ by one among nodes. Nodes are padded to one width W with zero vectors; a pad of
+    score +inf or -inf is a member of the half that is short of one, so that all nodes are cut at the same rank.
+    """
+    sizes, widest = half_sizes.sum(1), half_sizes.max(0)
+    column = np.arange(widest.sum())
+    is_row = column < sizes[:, None]
+    is_first_pad = ~is_row & (column < (sizes + widest[0] - half_sizes[:, 0])[:, None])
+    offset = np.where(is_row, 0, np.where(is_first_pad, np.inf, -np.inf)).astype(np.float32)
+    starts, kept, pads, picked = (
+        torch.from_numpy(array).to(vectors.device) for array in (np.cumsum(sizes) - sizes, is_row, offset, seeds)
+    )
+    if is_row.all():
+        nodes = vectors.view(*is_row.shape, -1)
+    else:
+        nodes = vectors.new_zeros(*is_row.shape, vectors.shape[1])
+        nodes[kept] = vectors
+    first = _two_means(nodes, pads, int(widest[0]), picked, stop)
+    order = torch.where(kept, (~first).to(torch.uint8), 2).argsort(dim=1, stable=True)
+    return (order + starts[:, None])[kept]
+
+
+def _two_means(nodes: Tensor, offset: Tensor, cut: int, seeds: Tensor, stop: _Stop) -> Tensor:
+    """Which of the rows `nodes` [G, W, D] form the first half of their node, bool [G, W], true for `cut` of each.
+
+    `offset` [G, W] is added to the scores; `seeds` [G, 2] are the rows that serve as the first centroids. All nodes go
+    on until the last one is finished.
+    """
+    total, counts = nodes.sum(1), (offset == 0).sum(1)
+    seed_vectors = nodes[torch.arange(len(nodes), device=nodes.device)[:, None], seeds]
+    direction = seed_vectors[:, 0] - seed_vectors[:, 1]
+    similarity = torch.full_like(total[:, 0], -torch.inf)
+    for _ in range(stop.iterations):
+        # a row vector times the transpose: the other way round the product of a batch is four times slower on a CPU
+        first = _largest(torch.bmm(direction[:, None], nodes.mT)[:, 0] + offset, cut)
+        sums = torch.bmm(first[:, None].to(nodes.dtype), nodes)[:, 0]
+        sums = torch.stack([sums, total - sums])
+        lengths = torch.linalg.vector_norm(sums, dim=2, keepdim=True)
+        before, similarity = similarity, lengths.sum((0, 2)) / counts
+        if bool((similarity - before < stop.tolerance).all()):
+            break
+        centroids = sums / torch.where(lengths == 0, 1, lengths)
+        direction = centroids[0] - centroids[1]
+    return first
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """Marks the `count` largest scores in each row of [G, W]; among equal ones those that come first."""
+    lowest = scores.topk(count, dim=1, sorted=False).values.amin(1, keepdim=True)
+    above, equal = scores > lowest, scores == lowest
+    missing = count - above.sum(1, keepdim=True)
+    return above | (equal & (equal.cumsum(1) <= missing))

@@ -1,0 +1,117 @@
+"""From clusters of train rows to the batches of an epoch.
+
+One rule makes all three kinds of batches. Each epoch shuffles the clusters, and the rows inside each of them, into one
+sequence of all N rows, which is then cut into batches:
+
+    random      one cluster of all rows, cut into nearly equal batches
+    clustered   one cluster = one batch (UniDEC)
+    glued       many small clusters, one after the other, cut into nearly equal batches (NGAME)
+
+The batches are a pure function of (plan, seed, epoch), so a resumed run computes them again instead of storing them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.batching.cluster import at_least_one, bounds, cluster_count, require_rows
+from harness.errors import UserError
+from harness.repro import stream
+
+_ARRAYS = ("rows", "edges", "parts")
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """Which rows may share a batch, and how many batches an epoch has."""
+
+    rows: NDArray[np.int64]
+    """All train rows 0..N-1, cluster after cluster, [N]."""
+    edges: NDArray[np.int64]
+    """Cluster c holds rows[edges[c] : edges[c + 1]], [C + 1]."""
+    parts: int
+    """Nearly equal batches into which the sequence is cut; 0 = each cluster is one batch."""
+
+    def __post_init__(self) -> None:
+        count, edges = len(self.rows), self.edges
+        require_rows(count)
+        whole = len(edges) > 1 and edges[0] == 0 and edges[-1] == count and bool((np.diff(edges) > 0).all())
+        inside = self.rows.min() == 0 and self.rows.max() == count - 1
+        if not (whole and inside and bool((np.bincount(self.rows) == 1).all())):
+            raise UserError(f"a batch plan must hold each of its {count:,} rows in exactly one cluster; make it again")
+        if not 0 <= self.parts <= count:
+            raise UserError(f"{count:,} rows cannot be cut into {self.parts:,} batches; make the batch plan again")
+
+    @property
+    def steps(self) -> int:
+        """Batches in every epoch."""
+        return self.parts or len(self.edges) - 1
+
+    def batches(self, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+        """The row numbers of each batch of an epoch, in the order of the steps; every row is in exactly one batch."""
+        draw = stream(seed, "order", epoch)
+        sizes = np.diff(self.edges)
+        order = draw.permutation(len(sizes))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        shuffled = draw.permutation(len(self.rows))
+        # rows meet in random order and a stable sort by the place of their cluster keeps that order inside it
+        sequence = self.rows[shuffled[np.argsort(np.repeat(place, sizes)[shuffled], kind="stable")]]
+        cuts = bounds(len(sequence), self.parts)[1:] if self.parts else np.cumsum(sizes[order])
+        return np.split(sequence, cuts[:-1])
+
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """What a checkpoint stores: plain int64 arrays that `from_arrays` takes back."""
+        return {"rows": self.rows, "edges": self.edges, "parts": np.array([self.parts], np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """The plan whose `arrays` these are."""
+        if missing := [name for name in _ARRAYS if name not in arrays]:
+            raise UserError(f"the stored batch plan lacks {', '.join(missing)}; start from another checkpoint")
+        rows, edges, parts = (np.asarray(arrays[name]) for name in _ARRAYS)
+        flat = rows.ndim == edges.ndim == 1 and parts.shape == (1,)
+        if not flat or any(array.dtype.kind not in "iu" for array in (rows, edges, parts)):
+            raise UserError("the stored batch plan is not made of int64 lists; start from another checkpoint")
+        return cls(rows.astype(np.int64), edges.astype(np.int64), int(parts[0]))
+
+
+def random_plan(rows: int, size: int, *, steps: int | None = None) -> BatchPlan:
+    """Batches of random rows, nearly equal in size.
+
+    Args:
+        rows: N.
+        size: as many batches as `clustered_plan` of clusters of this size would have, so that warm-up epochs with
+            random batches are as long as the ones that follow.
+        steps: another number of batches, such as `glued_steps(rows, size)`.
+    """
+    parts = cluster_count(rows, size) if steps is None else at_least_one("the number of batches", steps)
+    return BatchPlan(np.arange(rows, dtype=np.int64), np.array([0, rows], np.int64), parts)
+
+
+def clustered_plan(clusters: Sequence[NDArray[np.int64]]) -> BatchPlan:
+    """One cluster is one batch."""
+    return _joined(clusters, parts=0)
+
+
+def glued_plan(clusters: Sequence[NDArray[np.int64]], size: int) -> BatchPlan:
+    """Batches of at most `size` rows from neighbours in a shuffled sequence of small clusters.
+
+    Sizes of batches differ by at most one: a cluster that meets the end of a batch goes on in the next one.
+    """
+    return _joined(clusters, glued_steps(sum(map(len, clusters)), size))
+
+
+def glued_steps(rows: int, size: int) -> int:
+    """Batches per epoch of `glued_plan`, whatever the clusters: ceil(rows / size)."""
+    require_rows(rows)
+    return -(-rows // at_least_one("the size of a batch", size))
+
+
+def _joined(clusters: Sequence[NDArray[np.int64]], parts: int) -> BatchPlan:
+    sizes = np.fromiter(map(len, clusters), np.int64, len(clusters))
+    rows = np.concatenate([np.zeros(0, np.int64), *clusters])
+    return BatchPlan(rows, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), parts)

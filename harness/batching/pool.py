@@ -1,0 +1,349 @@
+"""Pick-some-labels: the rows of a batch in, the labels it is scored against out.
+
+Query i draws up to beta of its positives P_i and up to eta of its hard negatives H_i. The pool is their union over the
+batch, L_B, and what counts as positive in it is everything known to be, not only what was drawn:
+
+    L_B = union_i [ sample(P_i, beta) + sample(H_i - P_i - F_i, eta) ]     positive_i = P_i & L_B     F_i: filter pairs
+
+A cap on |L_B| keeps, in this order, drawn positives, drawn negatives and, to fill a gap, positives nobody drew; within
+each kind those of most queries come first, then smaller ids. Thesis 2.3.2, preprint 3.1; POS-CLF is preprint C.4.
+
+All work is on flat arrays of the batch's stored pairs, so a pick costs what the batch holds, whatever N and L are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from harness.batching import LabelPool
+from harness.data.ragged import Ragged
+from harness.errors import UserError
+
+Integers = NDArray[np.int64]
+
+_NO_TICKET = 1 << 62
+"""Loses against every ticket; its low bits are 0, a column that always exists."""
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Stored pairs of a batch, one entry each, in order of query and label."""
+
+    query: Integers
+    """Place of the query in the batch, [T]."""
+    label: Integers
+    """[T]."""
+
+    def keys(self, labels: int) -> Integers:
+        """One number per pair, increasing, [T]."""
+        return self.query * labels + self.label
+
+
+class _Places:
+    """Where each label is in the pool, -1 if it is not; clearing costs as much as was written, never L."""
+
+    def __init__(self, labels: int) -> None:
+        self._place = np.full(labels, -1, np.int32)
+        self._written: list[Integers] = []
+
+    def write(self, labels: Integers) -> None:
+        """Gives the distinct labels [U] the places 0 to U - 1."""
+        self._written.append(labels)
+        self._place[labels] = np.arange(len(labels), dtype=np.int32)
+
+    def of(self, labels: Integers) -> NDArray[np.int32]:
+        """Places of the labels, same shape."""
+        return self._place[labels]
+
+    def clear(self) -> None:
+        """Forgets all places."""
+        for labels in self._written:
+            self._place[labels] = -1
+        self._written.clear()
+
+
+class LabelPicker:
+    """Picks the label pool of one batch after the other; holds what is constant over a training.
+
+    One picker serves one thread, because its picks share a scratch array.
+    """
+
+    def __init__(
+        self,
+        train: csr_array,
+        filter_pairs: csr_array | None,
+        *,
+        beta: int,
+        eta: int,
+        extra: int = 0,
+        pool_size: int | None = None,
+        replacement: bool = False,
+        fill: bool = True,
+    ) -> None:
+        """Takes the labels and the sizes.
+
+        Args:
+            train: Positives [N, L]; every stored entry is one, whatever its value.
+            filter_pairs: Pairs [N, L] that are never negatives, or None.
+            beta: Positives a query draws; all it has if it has fewer.
+            eta: Hard negatives a query draws from its row of `hard`; what is there if there are fewer.
+            extra: Further positives a query draws for the classifier alone, from those not in the shared pool.
+            pool_size: Most labels that every head scores; None for no cap. The extra ones do not count.
+            replacement: Draw the beta positives with replacement, so that fewer may be distinct (reference code).
+            fill: Complete a pool smaller than `pool_size` with positives that no query has drawn.
+        """
+        _require_sizes(beta, eta, extra, pool_size)
+        self._shape = _shape(train, "train labels")
+        if filter_pairs is not None and _shape(filter_pairs, "filter pairs") != self._shape:
+            raise UserError(f"filter pairs of shape {filter_pairs.shape} do not belong to train labels {self._shape}")
+        self._train = _rows_of(train)
+        self._filter = None if filter_pairs is None or not filter_pairs.nnz else _rows_of(filter_pairs)
+        self._beta, self._eta, self._extra = beta, eta, extra
+        self._pool_size, self._replacement, self._fill = pool_size, replacement, fill
+        self._places = _Places(self._shape[1])
+        self._hard: NDArray[np.int32] | None = None
+
+    @property
+    def hard(self) -> NDArray[np.int32] | None:
+        """Labels each train row is most confused about, [N, H], distinct within a row, -1 = none; None before mining.
+
+        Assign a new list at each refresh. Positives and filter pairs in it are never drawn.
+        """
+        return self._hard
+
+    @hard.setter
+    def hard(self, hard: NDArray[np.int32] | None) -> None:
+        rows, labels = self._shape
+        if hard is not None:
+            hard = np.asarray(hard)
+            if hard.ndim != 2 or hard.dtype.kind not in "iu":
+                raise UserError(f"hard negatives must be label ids [N, H], not {hard.dtype} of shape {hard.shape}")
+            if len(hard) != rows:
+                raise UserError(f"{len(hard):,} rows of hard negatives for {rows:,} train rows; mine them again")
+            if hard.size and not -1 <= hard.min() <= hard.max() < labels:
+                raise UserError(f"hard negatives must be ids from 0 to {labels - 1} or -1 for none; mine them again")
+        self._hard = hard
+
+    def pick(self, rows: Integers, positives: np.random.Generator, negatives: np.random.Generator) -> LabelPool:
+        """The pool of one batch; how many numbers it draws depends on the arguments, never on numbers drawn before.
+
+        Args:
+            rows: Train rows of the batch, [B]. A row without labels is welcome and has no positive.
+            positives: Draws positives, the extra ones too.
+            negatives: Draws hard negatives.
+        """
+        rows = self._checked_rows(rows)
+        known = _pairs(self._train, rows)
+        masked = None if self._filter is None else _pairs(self._filter, rows)
+        drawn = known.label[self._drawn_positives(known, len(rows), positives)]
+        against = self._drawn_negatives(rows, known, masked, negatives)
+        try:
+            shared = self._shared_labels(drawn, against, known)
+            labels = self._with_extra(shared, known, positives)
+            self._places.write(labels)
+            positive = np.zeros((len(rows), len(labels)), np.bool_)
+            positive.reshape(-1)[self._cells(known, len(labels))] = True
+            ignored = None if masked is None else self._cells(masked, len(labels))
+        finally:
+            self._places.clear()
+        return LabelPool(
+            labels,
+            positive,
+            ignored=None if ignored is None else _mask_outside(positive, ignored),
+            encoded=len(shared) if self._extra else None,
+        )
+
+    def _checked_rows(self, rows: Integers) -> Integers:
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise UserError(f"a batch must be train row numbers [B], not {rows.dtype} of shape {rows.shape}")
+        if rows.size and not 0 <= rows.min() <= rows.max() < self._shape[0]:
+            wrong = rows[(rows < 0) | (rows >= self._shape[0])][0]
+            raise UserError(f"row {wrong} is outside the train rows 0 to {self._shape[0] - 1}")
+        return rows.astype(np.int64)
+
+    def _drawn_positives(self, known: _Pairs, queries: int, generator: np.random.Generator) -> Integers:
+        """Indices into `known` of what the queries drew, each at most once a query."""
+        if not self._replacement:
+            return _draw(known.query, self._beta, generator)
+        count = np.bincount(known.query, minlength=queries)
+        nth = (generator.random((queries, self._beta)) * count[:, None]).astype(np.int64)
+        place = (np.cumsum(count) - count)[:, None] + nth
+        drawn = np.zeros(len(known.label), np.bool_)
+        drawn[place[count > 0]] = True
+        return np.flatnonzero(drawn)
+
+    def _drawn_negatives(
+        self, rows: Integers, known: _Pairs, masked: _Pairs | None, generator: np.random.Generator
+    ) -> Integers:
+        """Labels that the queries drew from their hard lists; one that several drew is there several times."""
+        if self._hard is None or not self._hard.shape[1] or not self._eta:
+            return np.zeros(0, np.int64)
+        listed = self._hard[rows]
+        draw = min(self._eta, listed.shape[1])
+        never_keys = [pairs.keys(self._shape[1]) for pairs in (known, masked) if pairs is not None]
+        ticket, column_mask = _tickets(listed.shape, generator)
+        ticket[listed < 0] = _NO_TICKET
+        drawn = [np.zeros(0, np.int64)]
+        query = np.arange(len(rows))
+        # A list hardly ever holds a pair that must not be drawn. So only winners are looked up, and a query with such a
+        # winner draws again without it; it ends with what it would have drawn from a clean list.
+        while len(query):
+            won = np.partition(ticket[query], draw - 1, axis=1)[:, :draw]
+            column = won & column_mask
+            label = listed[query[:, None], column].astype(np.int64)
+            valid = won != _NO_TICKET
+            key = query[:, None] * self._shape[1] + label
+            wrong = valid & np.logical_or.reduce([_contains(keys, key) for keys in never_keys])
+            ticket[query[wrong.nonzero()[0]], column[wrong]] = _NO_TICKET
+            again = wrong.any(axis=1)
+            drawn.append(label[valid & ~again[:, None]])
+            query = query[again]
+        return np.concatenate(drawn)
+
+    def _shared_labels(self, drawn: Integers, against: Integers, known: _Pairs) -> Integers:
+        """Labels that every head scores, increasing, [P]."""
+        if self._pool_size is None:
+            return _distinct(np.concatenate([drawn, against]))[0]
+        shared = _most_frequent(drawn, self._pool_size)
+        for further in (against, known.label) if self._fill else (against,):
+            if room := self._pool_size - len(shared):
+                self._places.write(shared)
+                shared = np.concatenate([shared, _most_frequent(further[self._places.of(further) < 0], room)])
+        return np.sort(shared)
+
+    def _with_extra(self, shared: Integers, known: _Pairs, generator: np.random.Generator) -> Integers:
+        """The shared labels, and behind them what only the classifier scores, increasing too."""
+        if not self._extra:
+            return shared
+        self._places.write(shared)
+        further = _draw(known.query, self._extra, generator, self._places.of(known.label) < 0)
+        return np.concatenate([shared, _distinct(known.label[further])[0]])
+
+    def _cells(self, pairs: _Pairs, labels: int) -> Integers:
+        """Flat positions in a [B, P] array of the pairs whose label is in the pool."""
+        place = self._places.of(pairs.label)
+        inside = np.flatnonzero(place >= 0)
+        return pairs.query[inside] * labels + place[inside]
+
+
+def pick_some_labels(
+    rows: Integers,
+    train: csr_array,
+    *,
+    beta: int,
+    eta: int = 0,
+    hard: NDArray[np.int32] | None = None,
+    filter_pairs: csr_array | None = None,
+    pool_size: int | None = None,
+    extra: int = 0,
+    replacement: bool = False,
+    fill: bool = True,
+    positives: np.random.Generator,
+    negatives: np.random.Generator,
+) -> LabelPool:
+    """The pool of a single batch, arguments as for `LabelPicker`; a training keeps a picker, which is faster."""
+    picker = LabelPicker(
+        train,
+        filter_pairs,
+        beta=beta,
+        eta=eta,
+        extra=extra,
+        pool_size=pool_size,
+        replacement=replacement,
+        fill=fill,
+    )
+    picker.hard = hard
+    return picker.pick(rows, positives, negatives)
+
+
+def _draw(
+    query: Integers, size: int, generator: np.random.Generator, allowed: NDArray[np.bool_] | None = None
+) -> Integers:
+    """Indices of up to `size` entries of every query, uniformly without replacement.
+
+    Every entry gets a random ticket, allowed or not, and the smallest tickets of a query win. `query` [T] increases.
+    """
+    # Sorted as one number (query, ticket, entry): queries stay in their order, no two numbers are equal, and so every
+    # sorting algorithm gives the same answer.
+    entry_bits = len(query).bit_length()
+    ticket_bits = 63 - entry_bits - (int(query[-1]).bit_length() if len(query) else 0)
+    ticket = generator.integers(1 << ticket_bits, size=len(query))
+    key = (((query << ticket_bits) | ticket) << entry_bits) | np.arange(len(query))
+    if allowed is not None:
+        query, key = query[allowed], key[allowed]
+    key.sort()
+    count = np.bincount(query)
+    rank = np.arange(len(query)) - np.repeat(np.cumsum(count) - count, count)
+    return key[rank < size] & ((1 << entry_bits) - 1)
+
+
+def _tickets(shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Integers, int]:
+    """Distinct random numbers [B, H] below `_NO_TICKET` and the mask that reads the column from one."""
+    bits = shape[1].bit_length()
+    ticket = generator.integers(_NO_TICKET >> bits, size=shape) << bits
+    return ticket | np.arange(shape[1]), (1 << bits) - 1
+
+
+def _distinct(labels: Integers) -> tuple[Integers, Integers]:
+    """The distinct labels, increasing, and how often each occurs; np.unique would hash, which is slower here."""
+    labels = np.sort(labels)
+    first = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]])[: len(labels)])
+    return labels[first], np.diff(first, append=len(labels))
+
+
+def _most_frequent(labels: Integers, room: int) -> Integers:
+    """Up to `room` distinct labels, the most frequent first, ties by smaller id."""
+    distinct, count = _distinct(labels)
+    return distinct if len(distinct) <= room else distinct[np.argsort(-count, kind="stable")[:room]]
+
+
+def _mask_outside(positive: NDArray[np.bool_], cells: Integers) -> NDArray[np.bool_] | None:
+    """True at the flat cells that are not positive, [B, P]; None if there are none."""
+    cells = cells[~positive.reshape(-1)[cells]]
+    if not len(cells):
+        return None
+    mask = np.zeros(positive.shape, np.bool_)  # unlike zeros_like this leaves untouched pages to the system
+    mask.reshape(-1)[cells] = True
+    return mask
+
+
+def _contains(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
+    """Which of the wanted keys, of any shape, are among the increasing `keys` [T]."""
+    if not len(keys):
+        return np.zeros(wanted.shape, np.bool_)
+    found: NDArray[np.bool_] = keys.take(np.searchsorted(keys, wanted), mode="clip") == wanted
+    return found
+
+
+def _pairs(matrix: Ragged, rows: Integers) -> _Pairs:
+    taken = matrix.take(rows)
+    return _Pairs(np.repeat(np.arange(len(rows)), taken.lengths), taken.values.astype(np.int64))
+
+
+def _rows_of(matrix: csr_array) -> Ragged:
+    """Column indices of every row, increasing and without repeats; the caller's matrix is left as it is."""
+    matrix = csr_array(matrix)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return Ragged(np.asarray(matrix.indices), np.asarray(matrix.indptr, dtype=np.int64))
+
+
+def _shape(matrix: csr_array, what: str) -> tuple[int, int]:
+    if not (issparse(matrix) and matrix.ndim == 2):
+        raise UserError(f"{what} must be a two-dimensional scipy sparse array, not {type(matrix).__name__}")
+    rows, labels = matrix.shape
+    return rows, labels
+
+
+def _require_sizes(beta: int, eta: int, extra: int, pool_size: int | None) -> None:
+    if beta < 1:
+        raise UserError(f"beta = {beta}: a pool without positives teaches nothing; draw at least 1 a query")
+    if eta < 0 or extra < 0:
+        name, value = ("eta", eta) if eta < 0 else ("extra", extra)
+        raise UserError(f"{name} = {value}: a number of labels a query draws cannot be negative; 0 draws none")
+    if pool_size is not None and pool_size < 1:
+        raise UserError(f"pool_size = {pool_size}: the pool needs room for at least 1 label; leave it out for no cap")
