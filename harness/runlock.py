@@ -1,0 +1,122 @@
+"""One process per run: a second one that names the same run id is sent away.
+
+The lock of run `<id>` is the file `.<id>.lock` beside its folder (inside, it would be hashed as part of the run). It
+says who holds it. A holder that no longer lives on this machine is succeeded; one on another machine, or in another
+container, cannot be asked, so a person has to decide.
+"""
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import DataError, UserError
+from harness.files import locked, read_json, write_json
+from harness.record import utc_now
+
+_ENDED = 0
+"""Start time of a process that has ended; no living one has it."""
+
+
+class Holder(BaseModel):
+    """A process that holds a lock."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    host: str
+    namespace: str
+    """Where the pid is valid: containers of one host may share its name, but not its processes."""
+    process_start: int | None
+    """Clock ticks from boot to the start of the process, which tells it from a later one with its pid; Linux only."""
+    since: str
+    """UTC, ISO 8601."""
+    token: str
+    """Tells two locks of one process apart."""
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Holds the lock of the run in `folder`; raises `UserError` if another process does."""
+    path = folder.with_name(f".{folder.name}.lock")
+    holder = _this_process()
+    try:
+        _take(path, folder.name, holder)
+        yield
+    finally:
+        with suppress(DataError):  # not ours any more: somebody removed or replaced it by hand
+            if _read(path) == holder:
+                path.unlink(missing_ok=True)
+
+
+def _take(path: Path, run_id: str, holder: Holder) -> None:
+    with locked(path.with_name(".~runs")):  # no run id starts with ~
+        other = _read(path)
+        if other is not None:
+            _refuse_unless_gone(other, path, run_id, holder)
+            print(  # noqa: T201
+                f"note: run {run_id} was locked by pid {other.pid}, which has ended without unlocking it; going on",
+                file=sys.stderr,
+            )
+        write_json(path, holder.model_dump())
+
+
+def _refuse_unless_gone(other: Holder, path: Path, run_id: str, here: Holder) -> None:
+    message = f"run {run_id} is locked by pid {other.pid} on host {other.host} since {other.since}; "
+    if (other.host, other.namespace) != (here.host, here.namespace):
+        place = f"host {here.host}" if other.host != here.host else "this container"
+        raise UserError(f"{message}{place} cannot see whether it still runs; if it does not, remove {path}")
+    if _lives(other):
+        raise UserError(f"{message}wait for it or stop it")
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        return Holder.model_validate(read_json(path))
+    except FileNotFoundError:
+        return None
+    except (DataError, ValidationError) as error:
+        raise DataError("not a lock of this harness; if no process works on this run, remove it", path) from error
+
+
+def _this_process() -> Holder:
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return Holder(
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        namespace=namespace,
+        process_start=_process_start(os.getpid()),
+        since=utc_now(),
+        token=secrets.token_hex(8),
+    )
+
+
+def _lives(holder: Holder) -> bool:
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives and belongs to somebody else
+        pass
+    start = _process_start(holder.pid)
+    return start is None or holder.process_start in (None, start)
+
+
+def _process_start(pid: int) -> int | None:
+    """Ticks from boot to the start of a process, `_ENDED` if it is dead but not buried, None if it cannot be known."""
+    try:
+        # the name of the program, in parentheses, may itself hold spaces and parentheses
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, start = fields[0], fields[19]
+    return _ENDED if state in "ZX" else int(start)
