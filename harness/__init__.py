@@ -2,11 +2,14 @@
 
 The flow, one typed value per arrow::
 
-    DatasetCard -> Dataset -> TokenStore -> Encoder -> vectors -> search -> TopK -> metrics -> RunRecord -> table
-    datasets/*.yaml                                                                    |
-                                                           events.jsonl, MLflow <------+
+    DatasetCard -> Dataset -> TokenStore -> BatchPlan -> Batch + LabelPool -> scores -> loss -> step
+    datasets/*.yaml                            ^                                               |
+                                               +------ clusters, hard negatives <--- vectors --+
 
-`harness.run` is that flow as ten numbered steps on one screen.
+    vectors -> search -> TopK -> metrics -> RunRecord -> table
+                                    +-----> events.jsonl, MLflow
+
+`harness.run` is that flow as ten numbered steps on one screen; `harness.train.loop` is the only training loop.
 
 Tensor letters, used in every docstring: N train rows, M test rows, L labels, B queries in a batch,
 P labels in a pool, D dimension, K retrieved labels, V vocabulary, T tokens.
@@ -14,5 +17,5 @@ P labels in a pool, D dimension, K retrieved labels, V vocabulary, T tokens.
 
 __version__ = "0.1.0"
 
-DEFAULT_METHOD = "zeroshot"
+DEFAULT_METHOD = "unidec"
 DEFAULT_DATASET = "lf-pydocstitles"

@@ -38,6 +38,29 @@ class SearchSettings(Settings):
     """Knobs of the backend, for example `efSearch`; see `harness.index.search`."""
 
 
+class ValidationSettings(Settings):
+    """Train rows held out to choose an epoch; without them a run trains on all rows and reports its last model."""
+
+    size: Annotated[float, Field(ge=0, lt=1)] | Annotated[int, Field(ge=1)] = 0.0
+    """Rows held out: a number of rows, or a share below 1; 0 for none."""
+    metric: str = "P@1"
+    """What decides, larger is better."""
+    every_epochs: Annotated[int, Field(ge=1)] = 1
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Stop after so many epochs without a better value; if absent, train to the end and take the best epoch."""
+
+
+class CheckpointSettings(Settings):
+    """When a training saves itself; none of this changes a result."""
+
+    every_steps: Annotated[int, Field(ge=1)] | None = None
+    """Save after every so many steps."""
+    min_seconds: Annotated[float, Field(ge=0)] = 60.0
+    """Save at the end of an epoch unless the last checkpoint is younger than this."""
+    keep: Annotated[int, Field(ge=1)] = 2
+    """Checkpoints kept while a run trains; a finished run keeps its model alone."""
+
+
 class RunConfig(Settings):
     """Everything that decides the outcome of a run, apart from the data itself."""
 
@@ -58,6 +81,8 @@ class RunConfig(Settings):
     """Mask the dataset's filter pairs before ranking."""
     ks: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = (1, 3, 5)
     search: SearchSettings = SearchSettings()
+    validation: ValidationSettings = ValidationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
     params: dict[str, Any] = {}
     """The method's own knobs; their schema is the method's `Params`."""
 

@@ -85,16 +85,21 @@ def read_json(path: Path) -> Any:
         raise DataError("not UTF-8 text", path) from error
 
 
-def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Hashes every file of `folder` and writes the manifest last, so that its presence means completeness."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as stream:  # what a manifest vouches for must survive a power cut
-                os.fsync(stream.fileno())
-    files = {
-        str(path.relative_to(folder)): {"sha256": sha256_file(path), "bytes": path.stat().st_size}
+def write_manifest(folder: Path, facts: dict[str, Any], leave_out: tuple[str, ...] = ()) -> None:
+    """Hashes every file of `folder` and writes the manifest last, so that its presence means completeness.
+
+    Subfolders named in `leave_out` are not part of it.
+    """
+    paths = [
+        path
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
+        if path.is_file() and path != folder / MANIFEST and path.relative_to(folder).parts[0] not in leave_out
+    ]
+    for path in paths:
+        with path.open("rb") as stream:  # what a manifest vouches for must survive a power cut
+            os.fsync(stream.fileno())
+    files = {
+        str(path.relative_to(folder)): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in paths
     }
     write_json(folder / MANIFEST, {"files": files, **facts})
 

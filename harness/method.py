@@ -23,37 +23,60 @@ from harness.yaml import read_yaml
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from scipy.sparse import csr_array
+    from torch import nn
 
-    from harness.data import Dataset
     from harness.data.ragged import Ragged
     from harness.model.encoder import Encoder
+    from harness.train import Stage
 
 METHOD_FOLDER = Path(__file__).parents[1] / "methods"
 
 
 class Scorer(Protocol):
-    """A trained model as search sees it: score(query, label) is the inner product of two vectors."""
+    """A model as search sees it: score(query, label) is the inner product of two vectors.
 
-    def query_vectors(self, tokens: "Ragged") -> "NDArray[np.float32]":
-        """Vectors of queries, [n, D]."""
+    A model may know several ways of scoring (its dual encoder, its classifier, both); each is a view with vectors of
+    its own, and the first view is the one whose numbers a run reports as its own.
+    """
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Names of the views."""
         ...
 
-    def label_vectors(self, tokens: "Ragged") -> "NDArray[np.float32]":
-        """Vectors of labels, [L, D]."""
+    @property
+    def text_view(self) -> str | None:
+        """The view whose label vectors come from text alone, so that it can score labels it was never trained on."""
+        ...
+
+    def query_vectors(self, tokens: "Ragged", views: tuple[str, ...]) -> "dict[str, NDArray[np.float32]]":
+        """Vectors of queries for the given views, [n, D] each."""
+        ...
+
+    def label_vectors(self, tokens: "Ragged", views: tuple[str, ...]) -> "dict[str, NDArray[np.float32]]":
+        """Vectors of labels for the given views, [L, D] each; for `text_view` alone, of any texts."""
         ...
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a method may build from; train tokens and labels only, never the test side."""
+    """What a method may build from: train rows and labels. It never sees the test side, nor held-out rows."""
 
-    dataset: "Dataset"
+    train: "csr_array"
+    """Train labels, [N, L]."""
+    train_filter: "csr_array"
+    """Pairs that are neither positive nor negative, [N, L]."""
     train_tokens: "Ragged"
+    """[N]."""
     label_tokens: "Ragged"
+    """[L]."""
     encoder: "Encoder"
     device: str
     batch_tokens: int
     seed: int
+    warn: Callable[[str], None]
+    """Takes one line about a setting that cannot have the effect one would expect."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +84,10 @@ class Parts:
     """What a method is made of for one run."""
 
     scorer: Scorer
+    model: "nn.Module | None" = None
+    """What is trained and saved; None for a method without training."""
+    stages: "tuple[Stage, ...]" = ()
+    """Phases of training, in order."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,12 @@ METRICS = {
 """Every reported figure by family, the part of its key before "@"; the order is that of the columns in a table."""
 
 
+def names(ks: Sequence[int], weighted: bool) -> list[str]:
+    """Every key that `evaluate` gives; those that need inverse propensities only if there are any."""
+    families = [family for family in METRICS if weighted or not family.startswith("PS")]
+    return [f"{family}@{k}" for family in families for k in ks]
+
+
 def describe(key: str) -> Metric:
     """The meaning of a result's key, for example `PSP@5`."""
     family = key.partition("@")[0]

@@ -57,6 +57,8 @@ class MlflowSink:
         """Takes one event."""
         if event["event"] == "start":
             self._start(event)
+        elif event["event"] == "resume":
+            self._reopen(event)
         elif event["event"] == "metrics":
             self._log_metrics(event)
         elif event["event"] == "warning":
@@ -74,12 +76,24 @@ class MlflowSink:
         finally:
             self._client.set_terminated(self._run_id, status=_STATUS[status])
 
+    def _reopen(self, event: Event) -> None:
+        """Carries on the run that was started under this id; one that never got there begins now."""
+        self._client = open_store(self._uri)
+        experiment = experiment_id(self._client, _experiment_name(event))
+        found = self._client.search_runs([experiment], f"tags.`harness.run_id` = '{event['run_id']}'", max_results=1)
+        if not found:
+            self._start(event)
+            return
+        self._run_id = found[0].info.run_id
+        self._client.update_run(self._run_id, status="RUNNING")
+        self._client.set_tag(self._run_id, "resumed", str(len(event.get("resumed", []))))
+
     def _start(self, event: Event) -> None:
         self._client = open_store(self._uri)
         from mlflow.entities import Param, RunTag
 
         config = event["config"]
-        experiment = experiment_id(self._client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or event["dataset"]["name"])
+        experiment = experiment_id(self._client, _experiment_name(event))
         git = event["environment"].get("git", {})
         tags = {
             "method": config["method"],
@@ -130,6 +144,10 @@ class MlflowSink:
             self._client.log_batch(self._run_id, metrics=self._metrics[start : start + _BATCH])
         self._metrics.clear()
         self._flushed = time.monotonic()
+
+
+def _experiment_name(event: Event) -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(event["dataset"]["name"])
 
 
 def open_store(uri: str) -> Any:

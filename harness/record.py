@@ -46,6 +46,8 @@ class RunRecord(BaseModel):
     """Name, digest, measured statistics, propensity constants, filter on or off."""
     metrics: dict[str, float] = {}
     """Percent, keys as in `harness.metrics`; PSP keys are absent when the card has no propensity constants."""
+    views: dict[str, dict[str, float]] = {}
+    """The same for every way of scoring, where a method has several; `metrics` is the first of them."""
     metric_version: int
     contributions: list[dict[str, Any]] = []
     """Share of head, torso and tail labels in P@k and PSP@k."""
@@ -54,6 +56,10 @@ class RunRecord(BaseModel):
     search: dict[str, Any] = {}
     """Backend, measured recall, vectors that were not finite."""
     encoder: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    """Steps, epochs, seconds, chosen epoch; empty for a method without training."""
+    resumed: list[dict[str, Any]] = []
+    """Every time the run was taken up again: when, and in which environment if it differed."""
     timings: dict[str, float] = {}
     """Seconds per step."""
     peak_memory_gib: float | None = None

@@ -1,5 +1,9 @@
 """The pipeline: one run from a config to a record, in ten steps."""
 
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +16,18 @@ from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.data.ragged import Ragged
 from harness.data.tokens import token_counts, token_store
-from harness.errors import UserError
+from harness.errors import UserError, unknown_name
+from harness.evaluation import Evaluator, Rows, Scored, label_weights, save_predictions
 from harness.files import write_json
-from harness.index import TopK, check_backend, search
-from harness.method import Inputs, load_method, method_layer
+from harness.index import check_backend
+from harness.method import Inputs, Parts, load_method, method_layer
 from harness.model import check_encoder
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, Stopwatch, new_run_id, runs_folder, utc_now
-from harness.repro import environment, peak_memory_gib
-from harness.tracking import Journal, make_sinks
+from harness.repro import environment, peak_memory_gib, stream
+from harness.resume import Earlier
+from harness.runlock import run_lock
+from harness.tracking import Journal, Sink, make_sinks
 
 
 def resolve_config(method: str, dataset: str, layers: list[Layer]) -> tuple[RunConfig, dict[str, str]]:
@@ -38,11 +45,17 @@ def resolve_config(method: str, dataset: str, layers: list[Layer]) -> tuple[RunC
 
 
 def run(
-    config: RunConfig, *, origins: dict[str, str] | None = None, out: Path | None = None, track: str = "mlflow"
+    config: RunConfig,
+    *,
+    origins: dict[str, str] | None = None,
+    out: Path | None = None,
+    track: str = "mlflow",
+    earlier: Earlier | None = None,
 ) -> RunRecord:
     """Runs one method on one dataset; returns the record that was also written to the run folder.
 
     Steps 1 to 4 are where a user's mistake shows (a wrong name, missing data), so the run folder is opened after them.
+    `earlier` is an interrupted run that is taken up where it stopped.
     """
     watch, sinks = Stopwatch(), make_sinks(track)
     # 1  the method and its knobs
@@ -52,9 +65,9 @@ def run(
     # 2  the device
     device = choose_device(config.device)
 
-    # 3  the dataset, prepared on first use
+    # 3  the dataset, prepared on first use; train rows held out where the config asks for it
     dataset = load(config.dataset, use_filter=config.filter)
-    weights = label_weights(dataset)
+    kept, held = hold_out(dataset, config)
     watch.lap("load_data")
 
     # 4  the encoder
@@ -63,33 +76,51 @@ def run(
     watch.lap("load_encoder")
 
     # 5  the run folder: every event goes there first, then to MLflow
-    draft = start_facts(config, dataset, encoder, max_len, device)
-    folder = runs_folder(out) / draft["run_id"]
-    with Journal(folder, draft, sinks) as journal:
-        write_json(folder / "config.json", {"config": draft["config"], "origins": origins or {}})
+    facts = start_facts(config, dataset, encoder, max_len, device)
+    with open_run(facts, origins or {}, sinks, out, earlier) as journal:
         watch.lap("open_tracking")
 
         # 6  tokens, cached by content
-        train_tokens, test_tokens, label_tokens = tokenise(dataset, encoder, max_len)
+        tokens = tokenise(dataset, encoder, max_len)
         watch.lap("tokenise")
 
         # 7  the method's parts
-        inputs = Inputs(dataset, train_tokens, label_tokens, encoder, device, config.batch_tokens, config.seed)
-        parts = method.build(inputs, params)
+        parts = method.build(train_side(dataset, kept, tokens, encoder, device, config, journal.warn), params)
         watch.lap("build")
 
-        # 8  vectors of labels and test queries
-        labels = parts.scorer.label_vectors(label_tokens)
-        queries = parts.scorer.query_vectors(test_tokens)
-        watch.lap("encode")
+        # 8  training, where the method trains
+        evaluator = Evaluator(config, dataset, label_weights(dataset), tokens.labels, device)
+        held_out = Rows(tokens.train.take(held), dataset.train[held], dataset.train_filter[held], "held-out rows")
+        training = train(parts, journal, config, evaluator, held_out)
+        watch.lap("train")
 
-        # 9  search, filter pairs masked before ranking
-        topk = find_labels(queries, labels, dataset, config, device)
-        watch.lap("search")
+        # 9  vectors and search, filter pairs masked before ranking
+        scored = evaluator.score(parts.scorer, Rows(tokens.test, dataset.test, dataset.test_filter))
+        watch.lap("score")
 
-        # 10 metrics, predictions, record
-        journal.complete(finish(journal, draft, topk, dataset, weights, config, watch))
+        # 10 predictions, model, record
+        journal.complete(finish(journal, parts, scored, training, dataset, config, watch))
     return journal.record
+
+
+@contextmanager
+def open_run(
+    facts: dict[str, Any], origins: dict[str, str], sinks: list[Sink], out: Path | None, earlier: Earlier | None
+) -> Iterator[Journal]:
+    """The run folder, new or that of an `earlier` run, held by this process alone; tidied up when the run is done.
+
+    `facts` are the fields of the record that are known now.
+    """
+    if earlier is not None:
+        facts = earlier.continued(facts)
+    folder = runs_folder(out) / facts["run_id"] if earlier is None else earlier.folder
+    with run_lock(folder), Journal(folder, facts, sinks, earlier) as journal:
+        if earlier is None:
+            write_json(folder / "config.json", {"config": facts["config"], "origins": origins})
+        for change in facts.get("resumed", [{}])[-1].get("environment", []):
+            journal.warn(f"taken up in another environment: {change}")
+        yield journal
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
 
 
 def text_length(config: RunConfig, encoder: Encoder) -> int:
@@ -100,8 +131,17 @@ def text_length(config: RunConfig, encoder: Encoder) -> int:
     return length
 
 
-def tokenise(dataset: Dataset, encoder: Encoder, max_len: int) -> tuple[Ragged, Ragged, Ragged]:
-    """Tokens of the train rows [N], the test rows [M] and the labels [L].
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of the train rows [N], the test rows [M] and the labels [L]."""
+
+    train: Ragged
+    test: Ragged
+    labels: Ragged
+
+
+def tokenise(dataset: Dataset, encoder: Encoder, max_len: int) -> Tokens:
+    """Tokens of all texts.
 
     The encoder is told how often each token occurs in what may be learned from: train and label texts, never test.
     """
@@ -111,25 +151,124 @@ def tokenise(dataset: Dataset, encoder: Encoder, max_len: int) -> tuple[Ragged, 
         for name, texts in columns.items()
     )
     encoder.adapt(token_counts(encoder.tokenizer.vocab_size, train, labels))
-    return train, test, labels
+    return Tokens(train, test, labels)
 
 
-def find_labels(
-    queries: NDArray[np.float32], labels: NDArray[np.float32], dataset: Dataset, config: RunConfig, device: str
-) -> TopK:
-    """The best K labels of every test row, from query vectors [M, D] and label vectors [L, D]."""
-    wanted = config.search
-    return search(
-        queries,
-        labels,
-        wanted.k,
-        dataset.test_filter,
-        wanted.backend,
-        device=device if device.startswith("cuda") else "cpu",  # search needs float64, which mps has not
-        seed=config.seed,
-        progress="search",
-        **wanted.options,
+def hold_out(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Train rows that are trained on, and train rows that choose the epoch; a seeded draw, both sorted."""
+    size, rows = config.validation.size, dataset.train.shape[0]
+    count = size if isinstance(size, int) else round(size * rows)
+    if size and not count:
+        raise UserError(f"validation.size {size} of {rows:,} train rows is no row; raise it")
+    if not count and config.validation.patience is not None:
+        raise UserError("validation.patience needs rows to judge by; set validation.size, for example 0.1")
+    if count >= rows:
+        raise UserError(f"validation.size is {count:,}, but there are {rows:,} train rows; leave some to train on")
+    if count and config.validation.metric not in (
+        names := metrics.names(config.ks, dataset.card.propensity is not None)
+    ):
+        raise unknown_name("validation.metric", config.validation.metric, names)
+    order = stream(config.seed, "split").permutation(rows)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def train_side(
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    tokens: Tokens,
+    encoder: Encoder,
+    device: str,
+    config: RunConfig,
+    warn: Callable[[str], None],
+) -> Inputs:
+    """What a method may build from: the given train rows [N], labels, and nothing of the test side."""
+    everything = len(rows) == len(tokens.train)
+    if empty := int((tokens.labels.lengths <= sum(map(len, encoder.tokenizer.frame))).sum()):
+        warn(f"{empty} labels have no text: an encoder sees them all as one; a classifier tells them apart")
+    return Inputs(
+        dataset.train if everything else dataset.train[rows],
+        dataset.train_filter if everything else dataset.train_filter[rows],
+        tokens.train if everything else tokens.train.take(rows),
+        tokens.labels,
+        encoder,
+        device,
+        config.batch_tokens,
+        config.seed,
+        warn,
     )
+
+
+def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluator, held_out: Rows) -> dict[str, Any]:
+    """Trains through the method's stages, from the start or from the last checkpoint; returns facts for the record."""
+    if parts.model is None:
+        return {}
+    from harness.train.loop import Training
+
+    def validate() -> dict[str, float]:
+        view = parts.scorer.views[0]
+        return evaluator.score(parts.scorer, held_out, (view,))[view].metrics
+
+    training = Training(
+        parts.model,
+        parts.stages,
+        journal,
+        config.checkpoint,
+        config.validation,
+        validate if len(held_out.tokens) else None,
+    )
+    if journal.earlier is not None:
+        training.resume()
+    training.run()
+    return training.facts()
+
+
+def finish(
+    journal: Journal,
+    parts: Parts,
+    scored: dict[str, Scored],
+    training: dict[str, Any],
+    dataset: Dataset,
+    config: RunConfig,
+    watch: Stopwatch,
+) -> RunRecord:
+    """Step 10: writes predictions and model, and builds the record; its numbers are those of the first view."""
+    best = scored[parts.scorer.views[0]]
+    warn_of_surprises(journal, best, dataset, config)
+    save_predictions(journal.folder, best)
+    if parts.model is not None:
+        from harness.train.checkpoint import save_model
+
+        save_model(journal.folder / "model", parts.model.state_dict(), {"method": config.method})
+    watch.lap("save")
+    views = {view: one.metrics for view, one in scored.items()} if len(scored) > 1 else {}
+    named = {f"{view}/{name}": value for view, values in views.items() for name, value in values.items()}
+    journal.metrics({**best.metrics, **named, **{f"seconds/{step}": spent for step, spent in watch.seconds.items()}})
+    return RunRecord(
+        **journal.facts,
+        status="finished",
+        seconds=round(watch.total + journal.seconds_before, 3),
+        metrics=best.metrics,
+        views=views,
+        contributions=best.contributions,
+        per_row=list(best.per_row),
+        search={"backend": best.topk.backend, "recall": best.topk.recall, "flagged": best.topk.flagged},
+        training=training,
+        timings=watch.seconds,
+        peak_memory_gib=round(peak_memory_gib(), 3),
+        warnings=journal.warnings,
+    )
+
+
+def warn_of_surprises(journal: Journal, scored: Scored, dataset: Dataset, config: RunConfig) -> None:
+    """What a reader of the numbers should know about them."""
+    for warning in dataset.facts["provenance"].get("warnings", []):
+        journal.warn(f"{dataset.name}: {warning}")
+    if scored.topk.flagged:
+        journal.warn(f"{scored.topk.flagged} vectors were not finite; their rows count as misses")
+    if short := metrics.short_rows(scored.topk.ids, max(config.ks)):
+        journal.warn(f"{short} rows have fewer than {max(config.ks)} predictions; the rest count as misses")
+    if hidden := dataset.test.multiply(dataset.test_filter).nnz:
+        journal.warn(f"{hidden} true test pairs are filter pairs too, so nothing can find them; see `data check`")
 
 
 def start_facts(config: RunConfig, dataset: Dataset, encoder: Encoder, max_len: int, device: str) -> dict[str, Any]:
@@ -151,42 +290,6 @@ def recorded_name(name: str) -> str:
     return name if "/" not in name else f"./{Path(name).absolute().name}"
 
 
-def finish(
-    journal: Journal,
-    draft: dict[str, Any],
-    topk: TopK,
-    dataset: Dataset,
-    weights: NDArray[np.float64] | None,
-    config: RunConfig,
-    watch: Stopwatch,
-) -> RunRecord:
-    """Step 10: scores the predictions, writes them, and builds the record."""
-    for warning in dataset.facts["provenance"].get("warnings", []):
-        journal.warn(f"{dataset.name}: {warning}")
-    if topk.flagged:
-        journal.warn(f"{topk.flagged} vectors were not finite; their rows count as misses")
-    if short := metrics.short_rows(topk.ids, max(config.ks)):
-        journal.warn(f"{short} rows have fewer than {max(config.ks)} predictions; the rest count as misses")
-    if hidden := dataset.test.multiply(dataset.test_filter).nnz:
-        journal.warn(f"{hidden} true test pairs are filter pairs too, so nothing can find them; see `data check`")
-    scores, contributions, rows = evaluate(topk, dataset, weights, config)
-    save_predictions(journal.folder, topk, rows)
-    watch.lap("evaluate")
-    journal.metrics({**scores, **{f"seconds/{step}": spent for step, spent in watch.seconds.items()}})
-    return RunRecord(
-        **draft,
-        status="finished",
-        seconds=round(watch.total, 3),
-        metrics=scores,
-        contributions=contributions,
-        per_row=list(rows),
-        search={"backend": topk.backend, "recall": topk.recall, "flagged": topk.flagged},
-        timings=watch.seconds,
-        peak_memory_gib=round(peak_memory_gib(), 3),
-        warnings=journal.warnings,
-    )
-
-
 def describe(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
     """What the record says about the data."""
     propensity = dataset.card.propensity
@@ -199,29 +302,6 @@ def describe(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
         "propensity": propensity.model_dump() if propensity else None,
         "filter": config.filter and bool(dataset.test_filter.nnz),
     }
-
-
-def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
-    """Inverse propensities [L] with the card's constants, from the train labels as they are; None without constants."""
-    constants = dataset.card.propensity
-    return None if constants is None else metrics.inverse_propensity(dataset.train, constants.a, constants.b)
-
-
-def evaluate(
-    topk: TopK, dataset: Dataset, weights: NDArray[np.float64] | None, config: RunConfig
-) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, NDArray[np.float64]]]:
-    """Metrics, contributions of head, torso and tail, and per-row scores [M] by metric name; weights are [L]."""
-    ranks = metrics.ranks_of_truth(topk.ids, dataset.test, max(config.ks))
-    scores = metrics.evaluate(ranks, dataset.test, weights, config.ks)
-    shares = metrics.contributions(ranks, dataset.test, dataset.train, config.ks, weights)
-    return scores, shares, metrics.per_row(ranks, dataset.test, weights, config.ks)
-
-
-def save_predictions(folder: Path, topk: TopK, rows: dict[str, NDArray[np.float64]]) -> None:
-    """Writes the top labels, their scores and the per-row metrics."""
-    np.save(folder / "ids.npy", topk.ids.astype(np.int32), allow_pickle=False)
-    np.save(folder / "scores.npy", topk.scores.astype(np.float32), allow_pickle=False)
-    np.save(folder / "per_row.npy", np.stack(list(rows.values()), axis=1).astype(np.float32), allow_pickle=False)
 
 
 def choose_device(wanted: str) -> str:

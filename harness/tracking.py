@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 from harness.errors import Terminated, UserError, terminate
 from harness.files import home, write_manifest
 from harness.record import RunRecord, Status, utc_now, write_record
+from harness.resume import Earlier, drop_cut_off_line
 
 Event = dict[str, Any]
 
@@ -42,18 +43,32 @@ class Sink(Protocol):
 class Journal:
     """Event log, sinks and final status of one run; use as a context manager."""
 
-    def __init__(self, folder: Path, draft: dict[str, Any], sinks: list[Sink] | None = None) -> None:
-        """Starts the log in `folder`; `draft` holds the fields that a record needs even when the run fails."""
+    def __init__(
+        self,
+        folder: Path,
+        facts: dict[str, Any],
+        sinks: list[Sink] | None = None,
+        earlier: Earlier | None = None,
+    ) -> None:
+        """Starts the log in `folder`, or carries on the one of an `earlier` run.
+
+        `facts` holds the fields that a record needs even when the run fails.
+        """
         self.folder = folder
+        self.earlier = earlier
         self.warnings: list[str] = []
         self._record: RunRecord | None = None
-        self._draft = draft
+        self.facts = facts
         self._sinks = list(sinks or [])
         self._broken: list[Sink] = []
         """Sinks that failed; they get nothing more but the end, so that no run is left open there."""
         self._started = time.perf_counter()
         self._previous_handler: Any = None
-        folder.mkdir(parents=True, exist_ok=False)
+        if earlier is None:
+            folder.mkdir(parents=True, exist_ok=False)
+        else:
+            drop_cut_off_line(folder / "events.jsonl")
+            (folder / "record.json").unlink(missing_ok=True)
         self._log = (folder / "events.jsonl").open("a", encoding="utf-8")
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -64,9 +79,18 @@ class Journal:
         self._log.flush()
         for sink in list(self._sinks):
             try:
-                sink.handle(event)
+                sink.handle(self._news(event))
             except Exception as error:
                 self._drop(sink, error)
+
+    def _news(self, event: Event) -> Event:
+        """The event without figures that an interrupted run has already sent; the log keeps both."""
+        if self.earlier is None or event["event"] != "metrics":
+            return event
+        values = {
+            name: value for name, value in event["values"].items() if (event["step"], name) not in self.earlier.logged
+        }
+        return {**event, "values": values}
 
     def metrics(self, values: dict[str, float], step: int = 0) -> None:
         """Logs numbers of one step."""
@@ -83,6 +107,11 @@ class Journal:
         self._record = record
 
     @property
+    def seconds_before(self) -> float:
+        """Time that an interrupted run had spent before this one took it up."""
+        return 0.0 if self.earlier is None else self.earlier.seconds
+
+    @property
     def record(self) -> RunRecord:
         """The record as written; there is one as soon as the journal is closed."""
         if self._record is None:
@@ -93,7 +122,7 @@ class Journal:
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, terminate)
         try:
-            self.event("start", **self._draft)
+            self.event("start" if self.earlier is None else "resume", **self.facts)
         except BaseException:  # killed while the tracker starts up: this block's own exit will not be called
             self.__exit__(*sys.exc_info())
             raise
@@ -116,12 +145,11 @@ class Journal:
         self.event("end", status=status, error=reason)
         self._log.close()
         if self._record is None or status != "finished":
-            seconds = round(time.perf_counter() - self._started, 3)
-            self._record = RunRecord(
-                **self._draft, status=status, error=reason, seconds=seconds, warnings=self.warnings
-            )
+            seconds = round(time.perf_counter() - self._started + self.seconds_before, 3)
+            self._record = RunRecord(**self.facts, status=status, error=reason, seconds=seconds, warnings=self.warnings)
         write_record(self.folder, self._record)
-        write_manifest(self.folder, {"run_id": self._record.run_id, "status": status})
+        # checkpoints vouch for themselves, and go when the run is done
+        write_manifest(self.folder, {"run_id": self._record.run_id, "status": status}, leave_out=("checkpoints",))
         for sink in [*self._sinks, *self._broken]:
             try:
                 sink.close(status, self.folder)

@@ -27,13 +27,16 @@ class FrozenEncoder:
     device: str
     batch_tokens: int
 
-    def query_vectors(self, tokens: Ragged) -> NDArray[np.float32]:
-        """Vectors of queries, [n, D]."""
-        return self._vectors(tokens, "encode queries")
+    views = ("encoder",)
+    text_view = "encoder"
 
-    def label_vectors(self, tokens: Ragged) -> NDArray[np.float32]:
+    def query_vectors(self, tokens: Ragged, views: tuple[str, ...] = views) -> dict[str, NDArray[np.float32]]:
+        """Vectors of queries, [n, D]."""
+        return {"encoder": self._vectors(tokens, "encode queries")}
+
+    def label_vectors(self, tokens: Ragged, views: tuple[str, ...] = views) -> dict[str, NDArray[np.float32]]:
         """Vectors of labels, [L, D]."""
-        return self._vectors(tokens, "encode labels")
+        return {"encoder": self._vectors(tokens, "encode labels")}
 
     def _vectors(self, tokens: Ragged, description: str) -> NDArray[np.float32]:
         return encode(

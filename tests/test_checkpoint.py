@@ -1,7 +1,6 @@
 """Checkpoints: whole or absent, verified when read, and never lost while a newer one is written."""
 
 import errno
-import json
 import math
 import os
 import pickle
@@ -15,17 +14,13 @@ from typing import Any, BinaryIO
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.errors import DataError
 from harness.files import read_json, sha256_file, write_json, write_manifest
-from harness.resume import differences
 from harness.train import checkpoint, tensorfile
 from harness.train.checkpoint import Checkpoints, load_model, save_model
-from harness.train.tensorfile import read_tensors, write_tensors
+from harness.train.tensorfile import write_tensors
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16]
 DTYPES += [torch.int8, torch.uint8, torch.bool]
@@ -374,108 +369,3 @@ def test_a_manifest_of_another_kind_is_refused(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"dim": 5})
     with pytest.raises(DataError, match=r"manifest\.json: damaged"):
         load_model(tmp_path)
-
-
-def test_loaded_tensors_are_writable_and_independent_of_the_file(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", {"weight": torch.ones(1000), "same": torch.ones(1000)}, {})
-    tensors, _ = load_model(tmp_path / "model")
-    with (tmp_path / "model" / "model.safetensors").open("r+b") as stream:
-        stream.write(bytes(8000))
-    tensors["weight"].mul_(3)
-    assert tensors["weight"].sum() == 3000
-    assert tensors["same"].sum() == 1000
-    assert tensors["weight"].is_contiguous()
-    assert not tensors["weight"].requires_grad
-
-
-def test_awkward_tensors_are_stored_by_value(tmp_path: Path) -> None:
-    """Tied, transposed, sliced, expanded, empty, scalar, with gradient: all of them come back equal."""
-    table = torch.randn(6, 4)
-    awkward = {
-        "table": table,
-        "tied": table,
-        "transposed": table.T,
-        "slice": table[1:3, ::2],
-        "expanded": torch.ones(1, 3).expand(5, 3),
-        "scalar": torch.tensor(2.5),
-        "empty": torch.zeros(0, 7),
-        "nothing": torch.zeros(0, dtype=torch.bool),
-        "learned": torch.nn.Parameter(torch.ones(3)),
-        'odd "name" é': torch.tensor([True, False]),
-    }
-    write_tensors(tmp_path / "file", awkward)
-    for found in (read_tensors(tmp_path / "file"), load_file(tmp_path / "file")):
-        assert set(found) == set(awkward)
-        for name, tensor in awkward.items():
-            assert torch.equal(found[name], tensor.detach())
-            assert found[name].dtype == tensor.dtype
-
-
-def test_a_tensor_larger_than_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorfile, "_ELEMENTS_PER_PIECE", 7)
-    tensors = {"a": torch.randn(5, 5), "b": torch.arange(14), "c": torch.randn(8).to(torch.bfloat16)}
-    write_tensors(tmp_path / "file", tensors)
-    found = load_file(tmp_path / "file")
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=8))
-def test_the_library_reads_any_file_of_ours(
-    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[torch.dtype, list[int]]]
-) -> None:
-    """The oracle is the reader of the safetensors library, on every type and mixture of sizes."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = {
-        f"t{number}": torch.randint(0, 100, shape, generator=generator).to(dtype)
-        for number, (dtype, shape) in enumerate(wanted)
-    }
-    file = tmp_path_factory.mktemp("tensors") / "file.safetensors"
-    write_tensors(file, tensors)
-    whole = file.read_bytes()
-    length = int.from_bytes(whole[:8], "little")
-    for name, entry in json.loads(whole[8 : 8 + length]).items():  # no reader has to fetch across word boundaries
-        assert (8 + length + entry["data_offsets"][0]) % tensors[name].element_size() == 0
-    found = load_file(file)
-    assert set(found) == set(tensors)
-    for name, tensor in tensors.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
-
-
-@pytest.mark.gpu
-def test_tensors_of_a_gpu_are_saved(tmp_path: Path) -> None:
-    save_model(tmp_path, {"weight": torch.arange(12.0, device="cuda").view(3, 4).T}, {})
-    found = load_model(tmp_path)[0]["weight"]
-    assert found.device.type == "cpu"
-    assert torch.equal(found, torch.arange(12.0).view(3, 4).T)
-
-
-def test_differences_are_listed_field_by_field() -> None:
-    """fault 7"""
-    before = {"seed": 0, "params": {"lr_encoder": 1e-4, "beta": 3}, "dataset": {"digest": "abc"}, "gone": {"a": [1]}}
-    after = {"seed": 0, "params": {"lr_encoder": 2e-4, "beta": "3"}, "dataset": {"digest": "abd"}, "new": None}
-    assert differences(before, after) == [
-        'dataset.digest: "abc" -> "abd"',
-        "gone.a: [1] -> (absent)",
-        "new: (absent) -> null",
-        'params.beta: 3 -> "3"',
-        "params.lr_encoder: 0.0001 -> 0.0002",
-    ]
-    assert differences({"a": {"b": 1}}, {"a": 5}) == ['a: {"b": 1} -> 5']
-    assert differences({"ks": (1, 3), "options": {}, "x": math.nan}, {"ks": [1, 3], "x": math.nan}) == []
-
-
-LEAVES = st.none() | st.booleans() | st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 1))
-NESTED = st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1), max_leaves=6)
-SETTINGS = st.dictionaries(st.sampled_from("abc"), NESTED)
-
-
-@given(SETTINGS, SETTINGS)
-def test_differences_are_empty_only_for_equal_settings(before: dict[str, Any], after: dict[str, Any]) -> None:
-    assert differences(before, before) == []
-    assert (differences(before, after) == []) == (
-        json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
-    )
-    turned = [line.split(": ", 1)[0] for line in differences(after, before)]
-    assert turned == [line.split(": ", 1)[0] for line in differences(before, after)]

@@ -43,7 +43,7 @@ def test_listings(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_report_and_listing_together(workspace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    arguments = ["run", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none"]
+    arguments = ["run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none"]
     assert call(*arguments) == 0
     shown = capsys.readouterr().out
     assert "PSnDCG" in shown
@@ -72,8 +72,8 @@ def test_run_report_and_listing_together(workspace: Path, capsys: pytest.Capture
         (["run", "--method", "zeroshoot"], "unknown method 'zeroshoot'; did you mean 'zeroshot'?"),
         (["run", "--dataset", "lf-pydoc"], "unknown dataset 'lf-pydoc'; did you mean 'lf-pydocs'?"),
         (["run", "--dataset", "synthetic", "--encoder", "minlm"], "did you mean 'minilm'?"),
-        (["run", "--dataset", "synthetic", "--set", "simlarity=dot"], "did you mean 'similarity'?"),
-        (["run", "--dataset", "synthetic", "--set", "similarity=euclid"], "--set similarity=euclid: params.similarity"),
+        (["run", "--dataset", "synthetic", "--set", "bta=2"], "did you mean 'beta'?"),
+        (["run", "--dataset", "synthetic", "--set", "logits=euclid"], "--set logits=euclid: params.logits"),
         (["run", "--dataset", "synthetic", "--set", "search.backend=exactt"], "did you mean 'exact'?"),
         (["run", "--dataset", "synthetic", "--set", "search.k=0"], "search.k"),
         (["run", "--dataset", "synthetic", "--set", "search.options.seed=3"], "unknown option of search backend"),
@@ -114,7 +114,7 @@ def test_a_mistake_is_one_clear_line(
 
 @pytest.mark.parametrize("name", ["lf-wikiseealso-320k", "lf-amazontitles-1.3m"])
 def test_missing_data_is_answered_in_one_screen(name: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "--dataset", name, "--encoder", "tiny") == 2
+    assert call("run", "--method", "zeroshot", "--dataset", name, "--encoder", "tiny") == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) <= 24
     for needed in (
@@ -170,7 +170,18 @@ def test_python_dash_m_from_another_folder(tmp_path: Path) -> None:
 
 def test_damaged_caches_are_rebuilt(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """fault 68"""
-    arguments = ["run", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none", "--json"]
+    arguments = [
+        "run",
+        "--method",
+        "zeroshot",
+        "--dataset",
+        "synthetic",
+        "--encoder",
+        "tiny",
+        "--track",
+        "none",
+        "--json",
+    ]
     assert call(*arguments) == 0
     first = json.loads(capsys.readouterr().out)
     for name in ("test.text.values.npy", "tokens.values.npy", "test.labels.indices.npy"):
@@ -182,7 +193,7 @@ def test_damaged_caches_are_rebuilt(workspace: Path, capsys: pytest.CaptureFixtu
 
 
 def test_one_damaged_record_does_not_hide_the_others(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none") == 0
+    assert call("run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none") == 0
     (workspace / "runs" / "broken").mkdir()
     (workspace / "runs" / "broken" / "record.json").write_text("{")
     (workspace / "runs" / "killed").mkdir()
@@ -209,7 +220,7 @@ def test_a_store_that_cannot_be_used_costs_one_line(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/version")
     else:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert call("run", "--dataset", "synthetic", "--encoder", "tiny") == 0
+    assert call("run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", "tiny") == 0
     shown = capsys.readouterr()
     assert shown.err.count("MLflow is out") == 1
     assert "Traceback" not in shown.err

@@ -16,6 +16,7 @@ from harness.data.tokens import tokenize
 from harness.errors import UserError
 from harness.model import weights
 from harness.model.encoder import ENCODERS, Encoder, encode, load_encoder, micro_batches, to_tensors
+from harness.model.rows import RowTable
 from harness.model.static import StaticEncoder
 from harness.model.transformer import byte_tokenizer, from_folder, load_pretrained, pool
 from harness.model.vetting import ARCHITECTURES, vet
@@ -110,11 +111,15 @@ class TestContract:
         offsets = torch.cat([offsets, offsets[-1:]])
         target = torch.randn(len(offsets) - 1, encoder.dim, generator=torch.Generator().manual_seed(0))
         encoder.zero_grad()
-        (encoder.eval()(ids, offsets) * target).sum().backward()
-        for name, parameter in encoder.named_parameters():
-            assert parameter.grad is not None, name
-            assert torch.isfinite(parameter.grad).all(), name
-        assert sum(float(parameter.grad.abs().sum()) for parameter in encoder.parameters()) > 0
+        (encoder.train()(ids, offsets) * target).sum().backward()
+        gradients = {name: part.grad for name, part in encoder.named_parameters() if part.requires_grad}
+        for name, part in encoder.named_modules():
+            if isinstance(part, RowTable):
+                gradients[name] = part.collect()[1]
+        for name, gradient in gradients.items():
+            assert gradient is not None, name
+            assert torch.isfinite(gradient).all(), name
+        assert sum(float(gradient.abs().sum()) for gradient in gradients.values()) > 0
         encoder.zero_grad()
 
     def test_mode_is_given_back(self, encoder):

@@ -51,7 +51,7 @@ def test_a_package_outside_adds_a_method(fresh_registry: None, tmp_path: Path, m
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("theirs", "outside_method:METHOD", "xmc_harness.methods")
     monkeypatch.setattr("harness.registry.entry_points", lambda group: [point] if group == point.group else [])
-    assert list(methods()) == ["theirs", "zeroshot"]
+    assert {"theirs", "zeroshot"} < set(methods())
     config, origins = resolve_config("theirs", "synthetic", [Layer("test", {"encoder": "tiny"})])
     assert (config.params, origins["params.flip"]) == ({"flip": True}, "methods/outside_method.yaml")
     assert run(config, track="none").config["method"] == "theirs"

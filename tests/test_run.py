@@ -21,7 +21,7 @@ def config(**values: object) -> RunConfig:
 
 
 def only_folder(workspace: Path) -> Path:
-    (folder,) = (path for path in (workspace / "runs").iterdir())
+    (folder,) = (path for path in (workspace / "runs").iterdir() if path.is_dir())
     return folder
 
 
@@ -102,9 +102,9 @@ def test_the_encoder_hears_of_train_and_label_texts_only(monkeypatch: pytest.Mon
     monkeypatch.setattr(TransformerEncoder, "adapt", lambda self, counts: heard.append(counts))
     run(config(), track="none")
     encoder = load_encoder("tiny", seed=0)
-    train, _, labels = tokenise(load("synthetic"), encoder, encoder.max_len)
+    tokens = tokenise(load("synthetic"), encoder, encoder.max_len)
     assert len(heard) == 2
-    assert (heard[0] == token_counts(encoder.tokenizer.vocab_size, train, labels)).all()
+    assert (heard[0] == token_counts(encoder.tokenizer.vocab_size, tokens.train, tokens.labels)).all()
 
 
 def test_fewer_labels_than_k_is_said(workspace: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_failure_midway_is_recorded(workspace: Path, monkeypatch: pytest.Monke
     def out_of_memory(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("harness.run.search", out_of_memory)
+    monkeypatch.setattr("harness.evaluation.search", out_of_memory)
     with pytest.raises(MemoryError):
         run(config(), track="none")
     failed = read_record(only_folder(workspace))
@@ -177,16 +177,16 @@ def test_a_failure_midway_is_recorded(workspace: Path, monkeypatch: pytest.Monke
 
 def test_not_finite_vectors_are_flagged_and_count_as_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     """fault 55"""
-    import harness.run as pipeline
+    from harness import evaluation
 
-    real = pipeline.search
+    real = evaluation.search
 
     def poisoned(queries: np.ndarray, *rest: object, **named: object) -> object:
         queries = queries.copy()
         queries[:10] = np.nan
         return real(queries, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pipeline, "search", poisoned)
+    monkeypatch.setattr(evaluation, "search", poisoned)
     record = run(config(), track="none")
     assert record.search["flagged"] == 10
     assert any("not finite" in warning for warning in record.warnings)

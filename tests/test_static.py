@@ -1,5 +1,7 @@
 """The static encoder: what it is distilled to, how tokens are weighed, which gradients it gives."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -20,13 +22,13 @@ def static(bert_folder) -> StaticEncoder:
     return load_encoder("static", seed=0, teacher=str(bert_folder), dim=8)
 
 
-def test_static_is_the_weighted_mean(static):
+def test_static_is_the_weighted_bag_of_unit_length(static):
     tokens = tokenize(TEXTS, static.tokenizer, 24)
-    table, token_weights = static.table.detach().numpy(), static.weights.numpy()
+    table, token_weights = static.table.weight.detach().numpy(), static.weights.numpy()
     for row, vector in enumerate(encode(static, tokens)):
         factor = token_weights[tokens[row]]
-        expected = (factor[:, None] * table[tokens[row]]).sum(0) / factor.sum() if factor.any() else np.zeros(8)
-        np.testing.assert_allclose(vector, expected, atol=1e-6)
+        bag = (factor[:, None] * table[tokens[row]]).sum(0)
+        np.testing.assert_allclose(vector, bag / np.linalg.norm(bag) if factor.any() else np.zeros(8), atol=1e-6)
 
 
 def test_static_rows_of_special_tokens_are_zero(static):
@@ -44,7 +46,7 @@ def test_static_is_distilled_from_the_teacher(static, bert_folder):
         vectors = teacher.eval().model(input_ids=torch.tensor(rows)).last_hidden_state.mean(1).double().numpy()
     centred = np.delete(vectors, teacher.tokenizer.special_ids, axis=0)
     mean = centred.mean(0)
-    table = static.table.detach().double().numpy()
+    table = static.table.weight.detach().double().numpy()
     mapping, *_ = np.linalg.lstsq(vectors - mean, table, rcond=None)
     np.testing.assert_allclose((vectors - mean) @ mapping, table, atol=1e-5)
     variance = np.linalg.svd(centred - mean, compute_uv=False)[:8] ** 2
@@ -57,16 +59,16 @@ def test_static_is_distilled_once_and_guarded(bert_folder, tmp_path, monkeypatch
     from harness.model import static as module
 
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
-    good = load_encoder("static", seed=0, teacher=str(bert_folder), dim=8).table
+    good = load_encoder("static", seed=0, teacher=str(bert_folder), dim=8).table.weight
     real, calls = module.token_vectors, []
     monkeypatch.setattr(module, "token_vectors", lambda source: calls.append(source) or real(source))
-    assert torch.equal(load_encoder("static", seed=5, teacher=str(bert_folder), dim=8).table, good)
+    assert torch.equal(load_encoder("static", seed=5, teacher=str(bert_folder), dim=8).table.weight, good)
     assert not calls
     (path,) = (tmp_path / "cache" / "encoders").glob("static-*/table.safetensors")
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    assert torch.equal(load_encoder("static", seed=0, teacher=str(bert_folder), dim=8).table, good)
+    assert torch.equal(load_encoder("static", seed=0, teacher=str(bert_folder), dim=8).table.weight, good)
     assert len(calls) == 1
 
 
@@ -123,22 +125,18 @@ def test_weights_are_defined_without_any_text(static):
         load_encoder("static", seed=0, weighting="zip")
 
 
-def test_sparse_gradient_equals_dense(static):
+def test_row_gradients_equal_dense_ones(static):
     ids, offsets = to_tensors(tokenize(TEXTS, static.tokenizer, 24), "cpu")
-    gradients = []
-    for sparse in (False, True):
-        static.sparse_gradient = sparse
-        static.zero_grad()
-        static(ids, offsets).square().sum().backward()
-        assert static.table.grad.is_sparse is sparse
-        gradients.append(static.table.grad.to_dense().clone())
-    torch.testing.assert_close(*gradients)
-    used = torch.unique(ids)
-    unused = torch.ones(260, dtype=torch.bool)
-    unused[used] = False
-    assert not gradients[0][unused].any()
+    weights = torch.randn(len(TEXTS), 8, generator=torch.Generator().manual_seed(0))
+    (static.train()(ids, offsets) * weights).sum().backward()
+    rows, gradient = static.table.collect()
+    dense = static.table.weight.detach().clone().requires_grad_()
+    bags = [(static.weights[ids[a:b], None] * dense[ids[a:b]]).sum(0) for a, b in pairwise(offsets)]
+    (torch.nn.functional.normalize(torch.stack(bags), dim=1) * weights).sum().backward()
+    torch.testing.assert_close(torch.zeros_like(dense).index_copy(0, rows, gradient), dense.grad)
+    assert rows.tolist() == sorted(set(ids.tolist()))
 
 
 def test_only_the_table_trains_and_all_is_saved(static):
-    assert [name for name, _ in static.named_parameters()] == ["table"]
-    assert set(static.state_dict()) == {"table", "weights"}
+    assert [name for name, _ in static.named_parameters()] == ["table.weight"]
+    assert set(static.state_dict()) == {"table.weight", "weights"}

@@ -8,7 +8,7 @@ import threading
 import typer
 
 from harness import __version__
-from harness.cli import data, listing, reporting, running
+from harness.cli import data, listing, reporting, running, using
 from harness.errors import Terminated, UserError, terminate
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 
 app.command("run")(running.run)
+app.command("predict")(using.predict)
+app.command("export")(using.export)
 app.command("ls")(listing.ls)
 app.command("report")(reporting.report)
 app.command("validate")(reporting.validate)

@@ -31,6 +31,12 @@ def _encoders() -> Listing:
     return ["name", "summary"], [*rows, {"name": "./folder", "summary": "any local model folder with safetensors"}]
 
 
+def _losses() -> Listing:
+    from harness.loss import LOSSES
+
+    return ["name", "summary"], [{"name": name, "summary": LOSSES.summary(name)} for name in LOSSES]
+
+
 def _metrics() -> Listing:
     from harness.metrics import METRICS
 
@@ -65,6 +71,7 @@ _KINDS: dict[str, Callable[[], Listing]] = {
     "methods": _methods,
     "datasets": _datasets,
     "encoders": _encoders,
+    "losses": _losses,
     "metrics": _metrics,
     "backends": _backends,
     "runs": _runs,
@@ -75,7 +82,7 @@ def ls(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(_KINDS))],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """List methods, datasets, encoders, metrics, search backends or runs."""
+    """List methods, datasets, encoders, losses, metrics, search backends or runs."""
     if kind not in _KINDS:
         raise unknown_name("listing", kind, _KINDS)
     columns, rows = _KINDS[kind]()

@@ -39,6 +39,9 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, repeatable; dots reach inside.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Take up an interrupted run, by id or folder, with its settings.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
     filter_pairs: Annotated[
         bool | None, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
@@ -48,8 +51,13 @@ def run(
 ) -> None:
     """Train (where the method trains), evaluate and record one method on one dataset."""
     from harness.config import Layer, parse_override, read_config_file
+    from harness.resume import find_earlier
 
-    file = read_config_file(config) if config else Layer("no file", {})
+    if resume and config:
+        raise UserError("--resume brings the settings of its run; leave --config out")
+    earlier = find_earlier(resume, out) if resume else None
+    file = Layer(f"run {resume}", dict(earlier.config)) if earlier else Layer("no file", {})
+    file = read_config_file(config) if config else file
     given: dict[str, Any] = {
         "method": method,
         "dataset": dataset,
@@ -69,9 +77,9 @@ def run(
     if out and out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
     try:
-        record = pipeline.run(settings, origins=origins, out=out, track=track)
+        record = pipeline.run(settings, origins=origins, out=out, track=track, earlier=earlier)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        typer.echo("stopped; `python -m harness ls runs` names the run, `run --resume` takes it up", err=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json(record.model_dump(mode="json"))
@@ -100,9 +108,13 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     )
     rows = [[family, *(f"{record.metrics[f'{family}@{k}']:.2f}" for k in ks)] for family in families]
     print_table(title, ["%", *(f"@{k}" for k in ks)], rows, numeric=[f"@{k}" for k in ks])
+    if record.views:
+        _show_views(record)
     key = f"P@{ks[-1]}"
     shares = ", ".join(f"{part['bin']} {part[key]:.2f}" for part in record.contributions)
     typer.echo(f"{key} by frequency of the label: {shares}")
+    if record.training:
+        _show_training(record)
     slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
@@ -110,6 +122,21 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     if track == "mlflow" and not any(warning.startswith("MLflow is out") for warning in record.warnings):
         typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
     typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+
+
+def _show_views(record: "RunRecord") -> None:
+    """The ways of scoring the same model, side by side."""
+    first = next(iter(record.views.values()))
+    names = [name for name in first if name.split("@")[0] in ("P", "PSP")]
+    rows = [[view, *(f"{values[name]:.2f}" for name in names)] for view, values in record.views.items()]
+    print_table("by scorer", ["scorer", *names], rows, numeric=names)
+
+
+def _show_training(record: "RunRecord") -> None:
+    facts = record.training
+    best = f", best epoch {facts['best_epoch']}" if "best_epoch" in facts else ""
+    resumed = f", resumed {len(record.resumed)} times" if record.resumed else ""
+    typer.echo(f"trained {facts['steps']:,} steps in {facts['seconds']:.1f} s{best}{resumed}")
 
 
 def _how_to_open(uri: str) -> str:

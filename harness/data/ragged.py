@@ -41,6 +41,11 @@ class Ragged:
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.values[np.arange(offsets[-1]) + shift], offsets)
 
+    def joined(self, other: "Ragged") -> "Ragged":
+        """The rows of this column followed by those of another."""
+        values = np.concatenate([self.values, other.values])
+        return Ragged(values, np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]))
+
     def save(self, folder: Path, name: str) -> None:
         """Writes `<name>.values.npy` and `<name>.offsets.npy`."""
         np.save(folder / f"{name}.values.npy", self.values, allow_pickle=False)

@@ -24,11 +24,17 @@ from harness.model import ENCODERS, load_encoder
 
 __all__ = ["ENCODERS", "Encoder", "encode", "load_encoder", "micro_batches", "to_tensors"]
 
-_NORM_FLOOR = 1e-12
+NORM_FLOOR = 1e-12
+"""Vectors shorter than this are divided by it instead of their length, so that zero stays zero."""
 
 
 class Encoder(nn.Module, ABC):
     """Tokens in, one vector per row out; trainable unless `encode` runs it."""
+
+    learning_rate: float = 1e-4
+    """What its weights are trained with unless the config says otherwise: the papers' value for transformers."""
+    micro_batched: bool = True
+    """Whether its activations grow with the tokens, so that a training batch must be cut into micro-batches."""
 
     def __init__(
         self, *, name: str, dim: int, tokenizer: Tokenizer, max_len: int, longest: int | None, identity: str
@@ -135,6 +141,6 @@ def encode(
 def _vectors(encoder: Encoder, tokens: Ragged, device: torch.device | str, normalise: bool) -> NDArray[np.float32]:
     vectors = encoder(*to_tensors(tokens, device)).float()
     if normalise:
-        vectors = nn.functional.normalize(vectors, dim=1, eps=_NORM_FLOOR)
+        vectors = nn.functional.normalize(vectors, dim=1, eps=NORM_FLOOR)
     array: NDArray[np.float32] = vectors.cpu().numpy()
     return array

@@ -1,11 +1,12 @@
-"""The frugal encoder: a weighted mean of token vectors that were distilled once from a transformer.
+"""The frugal encoder: a weighted bag of token vectors that were distilled once from a transformer, of unit length.
 
-    f(x) = sum_t w(t) E[t] / sum_t w(t)          over the tokens t of x
+    f(x) = N(sum_t w(t) E[t])          over the tokens t of x, N = scaled to length 1
 
 E comes from sending every vocabulary token alone through the teacher ([CLS] t [SEP]), keeping the first `dim` principal
 components, and dividing component j by the fourth root of its variance (half of whitening). The weight w(t) is a
 product of factors a / (a + p(t)) (smooth inverse frequency, Arora et al. 2017): p by Zipf's law over the vocabulary's
-order, and p as counted in the train and label texts. Special tokens weigh nothing. E is trainable, w is not.
+order, and p as counted in the train and label texts. Special tokens weigh nothing. E is trainable, w is not; a step
+reads and writes only the rows of E whose tokens are in the batch.
 """
 
 from pathlib import Path
@@ -21,7 +22,8 @@ from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
 from harness.errors import UserError
 from harness.files import build_once, home, sha256_json
-from harness.model.encoder import Encoder, encode
+from harness.model.encoder import NORM_FLOOR, Encoder, encode
+from harness.model.rows import RowTable
 from harness.model.vetting import ModelFolder
 from harness.model.weights import find
 
@@ -34,36 +36,36 @@ ZIPF_SMOOTHING = 1e-4
 CORPUS_SMOOTHING = 1e-2
 _RELATIVE_VARIANCE_FLOOR = 1e-6
 
+STATIC_LEARNING_RATE = 2e-3
+"""Token vectors are met one by one, not all at every step as a transformer's weights are, so they move faster."""
+
 
 class StaticEncoder(Encoder):
     """A trainable table of token vectors [V, D] with fixed token weights [V]."""
 
     weights: Tensor
+    learning_rate = STATIC_LEARNING_RATE
+    micro_batched = False
 
-    def __init__(self, table: Tensor, weighting: Weighting, *, sparse_gradient: bool = False, **facts: Any) -> None:
+    def __init__(self, table: Tensor, weighting: Weighting, **facts: Any) -> None:
         super().__init__(dim=table.shape[1], longest=None, **facts)
-        self.table = nn.Parameter(table)
+        self.table = RowTable(table)
         self.weighting = weighting
-        self.sparse_gradient = sparse_gradient
-        """Whether the gradient of `table` is a sparse tensor of the rows in use."""
         self.register_buffer("weights", torch.ones(len(table)))
         self._weigh(None)
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Weighted means; a row whose tokens all weigh nothing gives a zero vector."""
+        """Unit vectors; a row whose tokens all weigh nothing gives a zero vector."""
         if len(offsets) == 1:
-            return self.table[:0]
-        total = nn.functional.embedding_bag(ids, self.weights[:, None], offsets, mode="sum", include_last_offset=True)
-        summed = nn.functional.embedding_bag(
-            ids,
-            self.table,
-            offsets,
-            mode="sum",
-            include_last_offset=True,
-            per_sample_weights=self.weights[ids],
-            sparse=self.sparse_gradient,
+            return self.table.weight[:0]
+        rows, place = self.table.weight.detach(), ids
+        if self.training and torch.is_grad_enabled():
+            used, place = distinct(ids, len(self.weights))
+            rows = self.table.gather(used)
+        bag = nn.functional.embedding_bag(
+            place, rows, offsets, mode="sum", include_last_offset=True, per_sample_weights=self.weights[ids]
         )
-        return (summed / torch.where(total > 0, total, 1.0)).float()
+        return nn.functional.normalize(bag.float(), dim=1, eps=NORM_FLOOR)
 
     def adapt(self, counts: NDArray[np.int64]) -> None:
         """Takes token counts [V] of the train and label texts into the weights (`sif` and `zipf+sif` only)."""
@@ -82,6 +84,16 @@ class StaticEncoder(Encoder):
         self.weights.copy_(torch.from_numpy(weights))
 
 
+def distinct(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Sorted distinct values [U] of ids [T] below `count`, and the place of every id among them, [T]; no sorting."""
+    present = torch.zeros(count, dtype=torch.bool, device=ids.device)
+    present[ids] = True
+    values = present.nonzero().squeeze(1)
+    place = torch.empty(count, dtype=torch.int64, device=ids.device)
+    place[values] = torch.arange(len(values), device=ids.device)
+    return values, place[ids]
+
+
 def inverse_frequency(frequency: NDArray[Any], smoothing: float) -> NDArray[np.float64]:
     """Smooth inverse frequency a / (a + p) with p = frequency / sum, [V]."""
     probability = frequency / max(frequency.sum(), np.finfo(np.float64).tiny)
@@ -96,7 +108,6 @@ def load_static(
     dim: Annotated[int, Field(ge=1)] = 256,
     weighting: Weighting = "zipf+sif",
     max_len: int | None = None,
-    sparse_gradient: bool = False,
 ) -> StaticEncoder:
     """The static encoder of a teacher, distilled on first use (about a minute on two cores) and cached.
 
@@ -107,14 +118,12 @@ def load_static(
         dim: Principal components kept, D.
         weighting: Factors of the token weights; `sif` counts once `adapt` has seen the texts.
         max_len: Tokens per text; by default the teacher's.
-        sparse_gradient: Give the table row-sparse gradients, for an optimiser that takes them.
     """
     source = find(teacher, max_len=max_len)
     recipe = {"version": VERSION, "teacher": source.identity, "dim": dim}
     return StaticEncoder(
         _distilled(source, dim, recipe),
         weighting,
-        sparse_gradient=sparse_gradient,
         name=name,
         tokenizer=source.tokenizer,
         max_len=source.max_len,

@@ -17,7 +17,10 @@ from pathlib import Path
 from harness.report import Cell, Table
 from harness.repro import environment
 
-SUITES = ("metrics", "parsing", "tokenising", "searching", "building", "starting")
+SUITES = (
+    *("metrics", "parsing", "tokenising", "searching", "building", "starting"),
+    *("batching", "pooling", "losses", "optimising", "training"),
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""From a scorer to numbers: vectors, search with filter pairs masked, metrics; for test and held-out rows alike."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from harness import metrics
+from harness.config import RunConfig
+from harness.data import Dataset
+from harness.data.ragged import Ragged
+from harness.index import TopK, search
+
+if TYPE_CHECKING:
+    from harness.method import Scorer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to be scored, with what is true of them."""
+
+    tokens: Ragged
+    """[n]."""
+    truth: csr_array
+    """True labels, [n, L]."""
+    filter: csr_array
+    """Pairs that are masked before ranking, [n, L]."""
+    name: str = "test"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One way of scoring a set of rows."""
+
+    topk: TopK
+    metrics: dict[str, float]
+    contributions: list[dict[str, Any]]
+    per_row: dict[str, NDArray[np.float64]]
+    """[n] by metric name."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Scores any rows of one dataset under one config."""
+
+    config: RunConfig
+    dataset: Dataset
+    weights: NDArray[np.float64] | None
+    """Inverse propensities, [L]; None without constants."""
+    label_tokens: Ragged
+    device: str
+
+    def score(self, scorer: "Scorer", rows: Rows, views: tuple[str, ...] | None = None) -> dict[str, Scored]:
+        """Every view of the scorer, or the given ones, on these rows."""
+        views = views or scorer.views
+        labels, queries = scorer.label_vectors(self.label_tokens, views), scorer.query_vectors(rows.tokens, views)
+        return {
+            view: self._scored(find_labels(queries[view], labels[view], rows, self.config, self.device), rows)
+            for view in views
+        }
+
+    def _scored(self, topk: TopK, rows: Rows) -> Scored:
+        ks = self.config.ks
+        ranks = metrics.ranks_of_truth(topk.ids, rows.truth, max(ks))
+        return Scored(
+            topk,
+            metrics.evaluate(ranks, rows.truth, self.weights, ks),
+            metrics.contributions(ranks, rows.truth, self.dataset.train, ks, self.weights),
+            metrics.per_row(ranks, rows.truth, self.weights, ks),
+        )
+
+
+def find_labels(
+    queries: NDArray[np.float32], labels: NDArray[np.float32], rows: Rows, config: RunConfig, device: str
+) -> TopK:
+    """The best K labels of every row, from query vectors [n, D] and label vectors [L, D]."""
+    wanted = config.search
+    return search(
+        queries,
+        labels,
+        wanted.k,
+        rows.filter,
+        wanted.backend,
+        device=device if device.startswith("cuda") else "cpu",  # search needs float64, which mps has not
+        seed=config.seed,
+        progress=f"search {rows.name}",
+        **wanted.options,
+    )
+
+
+def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
+    """Inverse propensities [L] with the card's constants, from the train labels as they are; None without constants."""
+    constants = dataset.card.propensity
+    return None if constants is None else metrics.inverse_propensity(dataset.train, constants.a, constants.b)
+
+
+def save_predictions(folder: Path, scored: Scored) -> None:
+    """Writes the top labels, their scores and the per-row metrics."""
+    rows = np.stack(list(scored.per_row.values()), axis=1).astype(np.float32)
+    np.save(folder / "ids.npy", scored.topk.ids.astype(np.int32), allow_pickle=False)
+    np.save(folder / "scores.npy", scored.topk.scores.astype(np.float32), allow_pickle=False)
+    np.save(folder / "per_row.npy", rows, allow_pickle=False)

@@ -1,0 +1,77 @@
+"""The two heads on a shared encoder f, and the classifier table.
+
+    dual encoder    Phi_D(x) = N(Dropout(Tanh(W1 f(x) + b1)))           score = <Phi_D(x), Phi_D(z_l)> / temperature
+    classifier      Phi_C(x) = Dropout(W2 f(x) + b2)                    score = <Phi_C(x), Psi_l> / temperature
+
+N scales to unit length; the classifier head stays unnormalised (logits `dot`, the papers' form) or scores cosines
+(logits `cosine`). Both heads see the same encoded query, so the classifier costs a projection and the pool's rows of
+Psi, nothing more (Kharbanda et al., UniDEC, section 2.4).
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from harness.model.encoder import NORM_FLOOR, Encoder
+from harness.model.rows import RowTable
+
+HeadStart = Literal["xavier", "orthogonal"]
+Logits = Literal["dot", "cosine"]
+
+
+class RetrievalHead(nn.Module):
+    """Phi_D on top of the encoder: [n, E] -> unit vectors [n, D]."""
+
+    def __init__(self, width: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.projection = nn.Linear(width, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        """Unit vectors [n, D] of encoded texts [n, E]."""
+        return unit(self.dropout(torch.tanh(self.projection(encoded))))
+
+
+class Classifier(nn.Module):
+    """Phi_C and the table Psi [L, D] of one vector per label."""
+
+    def __init__(self, width: int, dim: int, labels: int, logits: Logits, dropout: float, row_dropout: float) -> None:
+        super().__init__()
+        self.projection = nn.Linear(width, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.row_dropout = nn.Dropout(row_dropout)
+        self.table = RowTable(torch.zeros(labels, dim))
+        self.logits = logits
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        """Query vectors [n, D] of encoded texts [n, E]."""
+        vectors = self.dropout(self.projection(encoded))
+        return unit(vectors) if self.logits == "cosine" else vectors
+
+    def rows(self, gathered: Tensor) -> Tensor:
+        """Label vectors [P, D] of rows [P, D] gathered from the table."""
+        vectors = self.row_dropout(gathered)
+        return unit(vectors) if self.logits == "cosine" else vectors
+
+
+class TwoHeads(nn.Module):
+    """Shared encoder with a dual-encoder head and, unless it is None, a classifier."""
+
+    def __init__(self, encoder: Encoder, retrieval: RetrievalHead, classifier: Classifier | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.retrieval = retrieval
+        self.classifier = classifier
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Rows [n, D] scaled to length 1 in float32; a zero row stays zero."""
+    return nn.functional.normalize(vectors.float(), dim=-1, eps=NORM_FLOOR)
+
+
+def start_projection(layer: nn.Linear, start: HeadStart, generator: torch.Generator) -> None:
+    """First values of a head: Xavier-uniform (papers), or orthogonal, which keeps all angles when D >= E; bias 0."""
+    draw = nn.init.orthogonal_ if start == "orthogonal" else nn.init.xavier_uniform_
+    draw(layer.weight, generator=generator)
+    nn.init.zeros_(layer.bias)

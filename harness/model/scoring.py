@@ -1,0 +1,92 @@
+"""A trained two-headed model as search sees it: one pair of vectors per way of scoring.
+
+de       Phi_D(x)              .  Phi_D(z_l)
+clf      N(Phi_C(x))           .  N(Psi_l)            the classifier is trained unnormalised and searched on the sphere
+concat   [Phi_D(x), clf(x)]    .  [Phi_D(z_l), clf(l)]        = the sum of both scores, one search
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from harness.data.ragged import Ragged
+from harness.errors import UserError
+from harness.model.encoder import NORM_FLOOR, encode
+from harness.model.heads import Classifier, TwoHeads
+
+Views = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class TwoHeadScorer:
+    """Vectors of queries and labels for every way of scoring; the first view is the one a run reports."""
+
+    model: TwoHeads
+    views: tuple[str, ...]
+    device: str
+    batch_tokens: int
+    text_view = "de"
+
+    def query_vectors(self, tokens: Ragged, views: tuple[str, ...]) -> Views:
+        """Vectors of queries, [n, D] each."""
+        encoded = self._encoded(tokens, "encode queries")
+        parts = {}
+        if _needs(views, "de"):
+            parts["de"] = projected(self.model.retrieval, encoded, self.device)
+        if _needs(views, "clf"):
+            parts["clf"] = normalised(projected(self._classifier, encoded, self.device))
+        return _joined(parts, views)
+
+    def label_vectors(self, tokens: Ragged, views: tuple[str, ...]) -> Views:
+        """Vectors of labels, [L, D] each."""
+        parts: Views = {}
+        if _needs(views, "de"):
+            parts["de"] = projected(self.model.retrieval, self._encoded(tokens, "encode labels"), self.device)
+        if _needs(views, "clf"):
+            parts["clf"] = normalised(self._classifier.table.weight.detach().cpu().numpy())
+        return _joined(parts, views)
+
+    @property
+    def _classifier(self) -> Classifier:
+        if self.model.classifier is None:
+            raise UserError("this model has no classifier; score with its dual encoder: scorer=de")
+        return self.model.classifier
+
+    def _encoded(self, tokens: Ragged, description: str) -> NDArray[np.float32]:
+        return encode(
+            self.model.encoder, tokens, device=self.device, batch_tokens=self.batch_tokens, progress=description
+        )
+
+
+def _needs(views: tuple[str, ...], part: str) -> bool:
+    return part in views or "concat" in views
+
+
+def _joined(parts: Views, views: tuple[str, ...]) -> Views:
+    if "concat" in views:
+        parts["concat"] = np.concatenate([parts["de"], parts["clf"]], axis=1)
+    return {view: parts[view] for view in views}
+
+
+def projected(head: nn.Module, encoded: NDArray[np.float32], device: str, block: int = 16_384) -> NDArray[np.float32]:
+    """A head without dropout on encoded texts [n, E]: [n, D], block by block."""
+    training = head.training
+    head.eval()
+    try:
+        with torch.no_grad():
+            parts = [
+                head(torch.from_numpy(encoded[start : start + block]).to(device)).float().cpu().numpy()
+                for start in range(0, max(1, len(encoded)), block)
+            ]
+    finally:
+        head.train(training)
+    return np.concatenate(parts)
+
+
+def normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows [n, D] scaled to length 1; a zero row stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, NORM_FLOOR), dtype=np.float32)

@@ -1,0 +1,109 @@
+"""Losses against the same formulas left to autograd.
+
+The references are written the way the formulas read, with dense masks; the second one of decoupled softmax gathers the
+positives first, which is the most that plain torch code can do without a gradient of its own.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harness.loss import get, two_way
+from harness.perf import Row, median_seconds
+
+QUERIES, LABELS, POSITIVES_PER_QUERY, SCALE = 1103, 5000, 5, 18.0
+AT_LEAST = 2.0
+REPEATS = 9
+
+Plain = Callable[[Tensor, Tensor], Tensor]
+
+
+def rows() -> Iterator[Row]:
+    """Forward and backward of both directions at once."""
+    scores, positive = random_case(torch.Generator().manual_seed(0))
+    for name, reference, plain in (
+        ("decoupled-softmax", "autograd, dense masks", dense_decoupled_softmax),
+        ("decoupled-softmax", "autograd, positives gathered", gathered_decoupled_softmax),
+        ("supcon", "autograd, dense masks", dense_supcon),
+        ("supcon", "autograd, positives gathered", gathered_supcon),
+    ):
+        yield _compare(name, reference, plain, scores, positive)
+
+
+def random_case(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Cosines times the scale, and a mask of positives, [QUERIES, LABELS]."""
+    queries, labels = (functional.normalize(torch.randn(count, 64, generator=generator)) for count in (QUERIES, LABELS))
+    chance = POSITIVES_PER_QUERY / LABELS
+    return SCALE * queries @ labels.T, torch.rand(QUERIES, LABELS, generator=generator) < chance
+
+
+def dense_decoupled_softmax(scores: Tensor, positive: Tensor) -> Tensor:
+    """Decoupled softmax of [B, P]; every entry is compared with the negatives, then the positives are picked."""
+    negatives = scores.masked_fill(positive, -torch.inf).logsumexp(1, keepdim=True)
+    return _mean_over_positives(torch.logaddexp(scores, negatives) - scores, positive)
+
+
+def dense_supcon(scores: Tensor, positive: Tensor) -> Tensor:
+    """SupCon of [B, P]."""
+    return _mean_over_positives(-scores.log_softmax(1), positive)
+
+
+def gathered_decoupled_softmax(scores: Tensor, positive: Tensor) -> Tensor:
+    """Decoupled softmax of [B, P] with the positives gathered."""
+    row, label = positive.nonzero(as_tuple=True)
+    gap = scores.masked_fill(positive, -torch.inf).logsumexp(1)[row] - scores[row, label]
+    return _mean_over_pairs(functional.softplus(gap), row, len(scores))
+
+
+def gathered_supcon(scores: Tensor, positive: Tensor) -> Tensor:
+    """SupCon of [B, P] with the positives gathered."""
+    row, label = positive.nonzero(as_tuple=True)
+    return _mean_over_pairs(scores.logsumexp(1)[row] - scores[row, label], row, len(scores))
+
+
+def _mean_over_positives(losses: Tensor, positive: Tensor) -> Tensor:
+    chosen = positive.to(losses.dtype)
+    count = chosen.sum(1)
+    return ((losses * chosen).sum(1) / count.clamp(min=1)).sum() / count.count_nonzero()
+
+
+def _mean_over_pairs(losses: Tensor, row: Tensor, queries: int) -> Tensor:
+    count = torch.bincount(row, minlength=queries)
+    return (losses / count[row]).sum() / count.count_nonzero()
+
+
+def _compare(name: str, reference: str, plain: Plain, scores: Tensor, positive: Tensor) -> Row:
+    def ours() -> tuple[float, Tensor]:
+        leaf = scores.detach().requires_grad_()
+        return _backward(two_way(get(name), leaf, positive, 0.5), leaf)
+
+    def theirs() -> tuple[float, Tensor]:
+        leaf = scores.detach().requires_grad_()
+        return _backward(0.5 * plain(leaf, positive) + 0.5 * plain(leaf.T, positive.T), leaf)
+
+    _require_equal(ours(), theirs())
+    own, other = median_seconds(ours, theirs, repeats=REPEATS)
+    return Row(
+        what=f"{name} both ways, forward and backward",
+        size=f"{QUERIES:,} queries x {LABELS:,} labels, {POSITIVES_PER_QUERY} positives a query",
+        reference=f"{reference}, {torch.get_num_threads()} threads",
+        ours=f"{1000 * own:.1f} ms",
+        theirs=f"{1000 * other:.1f} ms",
+        ratio=other / own,
+        target=f"at least {AT_LEAST:.0f}x",
+        met=other / own >= AT_LEAST,
+    )
+
+
+def _backward(loss: Tensor, leaf: Tensor) -> tuple[float, Tensor]:
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert leaf.grad is not None
+    return loss.item(), leaf.grad
+
+
+def _require_equal(ours: tuple[float, Tensor], theirs: tuple[float, Tensor]) -> None:
+    worst = float((ours[1] - theirs[1]).abs().max() / theirs[1].abs().max())
+    if abs(ours[0] - theirs[0]) > 1e-5 * abs(theirs[0]) or worst > 1e-5:
+        raise AssertionError(f"the two sides compute different things, so their times mean nothing: {worst}")

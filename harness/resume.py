@@ -1,0 +1,128 @@
+"""Taking up an interrupted run where it stopped.
+
+A run folder knows everything: the first event holds the facts the run began with, config.json its settings, and
+checkpoints/ its state. A run is only continued as what it was: other settings, other data or another encoder are
+refused, field by field; other library versions are allowed, said, and recorded.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from harness.errors import DataError, UserError
+from harness.record import RunRecord, read_record, runs_folder, utc_now
+
+_ABSENT = object()
+_FREE = ("checkpoint.", "batch_tokens")
+"""Settings that change no result and may differ."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an interrupted run left behind."""
+
+    folder: Path
+    facts: dict[str, Any]
+    """The fields of the record that were known when it began."""
+    seconds: float
+    """Time spent so far."""
+    logged: frozenset[tuple[int, str]]
+    """(step, name) of every figure in the log; a figure logged again by repeated steps is not sent to MLflow twice."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its resolved settings."""
+        config: dict[str, Any] = self.facts["config"]
+        return config
+
+    def continued(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The facts to go on with, from those a new run would begin with; refuses if they describe another run."""
+        differing = [
+            line
+            for line in differences(_decisive(self.facts), _decisive(facts))
+            if not line.removeprefix("config.").startswith(_FREE)
+        ]
+        if differing:
+            raise UserError(
+                f"run {self.facts['run_id']} cannot go on with other settings; start a new run, or undo:\n  "
+                + "\n  ".join(differing)
+            )
+        moved = differences(self.facts["environment"], facts["environment"])
+        entry = {"time": utc_now(), "environment": moved}
+        kept = {key: self.facts[key] for key in ("run_id", "started")}
+        return {**facts, **kept, "resumed": [*self.facts.get("resumed", []), entry]}
+
+
+def find_earlier(run: str, out: Path | None = None) -> Earlier:
+    """An interrupted run by its id (in the folder of runs) or by the path of its folder."""
+    folder = Path(run) if "/" in run or Path(run).is_dir() else runs_folder(out) / run
+    log = folder / "events.jsonl"
+    if not log.is_file():
+        raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
+    record = folder / "record.json"
+    if record.exists() and read_record(folder).status == "finished":
+        raise UserError(f"run {folder.name} is finished; there is nothing to resume. Its numbers: {record}")
+    events = read_events(log)
+    if not events or events[0]["event"] != "start":
+        raise DataError("the log of this run does not begin with a start; it cannot be resumed", log, 1)
+    facts = {key: value for key, value in events[0].items() if key in RunRecord.model_fields}
+    resumed = [event["resumed"][-1] for event in events if event["event"] == "resume" and event.get("resumed")]
+    logged = frozenset(
+        (event["step"], name) for event in events if event["event"] == "metrics" for name in event["values"]
+    )
+    return Earlier(folder.absolute(), {**facts, "resumed": resumed}, _time_spent(events), logged)
+
+
+def read_events(log: Path) -> list[dict[str, Any]]:
+    """All events of a log; a last line that was cut off by a kill never became an event."""
+    events = []
+    lines = log.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise DataError(f"not a JSON event ({error.msg})", log, number) from error
+    return events
+
+
+def drop_cut_off_line(log: Path) -> None:
+    """Cuts a log back to its last complete line."""
+    with log.open("rb+") as stream:
+        whole = stream.read().rpartition(b"\n")
+        stream.truncate(len(whole[0]) + len(whole[1]))
+        os.fsync(stream.fileno())
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """One line per field that differs between two nested settings, with dotted names; an empty group is no field."""
+    lines = []
+    for key in sorted(before.keys() | after.keys()):
+        values = [group.get(key, _ABSENT) for group in (before, after)]
+        if all(isinstance(value, dict) or value is _ABSENT for value in values):
+            old, new = ({} if value is _ABSENT else value for value in values)
+            lines += [f"{key}.{line}" for line in differences(old, new)]
+        else:
+            shown = ["(absent)" if value is _ABSENT else json.dumps(value, sort_keys=True) for value in values]
+            lines += [f"{key}: {shown[0]} -> {shown[1]}"] if shown[0] != shown[1] else []
+    return lines
+
+
+def _decisive(facts: dict[str, Any]) -> dict[str, Any]:
+    """What must not change: settings, data, encoder."""
+    dataset = {key: facts["dataset"][key] for key in ("name", "digest", "filter", "propensity")}
+    return {"config": facts["config"], "dataset": dataset, "encoder": facts["encoder"]}
+
+
+def _time_spent(events: list[dict[str, Any]]) -> float:
+    """Seconds from every start to the last event before the next one."""
+    spent, began, last = 0.0, None, None
+    for event in events:
+        moment = datetime.fromisoformat(event["time"])
+        if event["event"] in ("start", "resume"):
+            spent += (last - began).total_seconds() if began and last else 0.0
+            began = moment
+        last = moment
+    return spent + ((last - began).total_seconds() if began and last else 0.0)

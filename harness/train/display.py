@@ -1,0 +1,73 @@
+"""What a person sees while a model trains: a live bar in a terminal, one line per epoch everywhere."""
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+_PARTS = ("encode", "loss", "backward", "optimiser", "pool", "mining")
+
+
+class Display:
+    """Progress of one stage; everything goes to standard error."""
+
+    def __init__(self, name: str, epochs: int, steps: int) -> None:
+        self._name, self._epochs, self._steps = name, epochs, steps
+        self._bar: Any = None
+        self._task: Any = None
+        self._loss = float("nan")
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("steps  loss {task.fields[loss]:.3f}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(f"train {self._name}", total=self._epochs * self._steps, loss=self._loss)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def step(self, loss: float) -> None:
+        """One step done."""
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, loss=loss)
+
+    def epoch(self, epoch: int, figures: dict[str, float], scores: dict[str, float]) -> None:
+        """One epoch done: prints its line."""
+        line = epoch_line(epoch, self._epochs, figures, scores)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=epoch * self._steps)
+            self._bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def epoch_line(epoch: int, epochs: int, figures: dict[str, float], scores: dict[str, float]) -> str:
+    """Averages of an epoch in one line."""
+    losses = [f"{name.removeprefix('train/loss_')} {value:.3f}" for name, value in figures.items() if "loss_" in name]
+    parts = [
+        f"epoch {epoch:>{len(str(epochs))}}/{epochs}",
+        f"loss {figures['train/loss']:.3f}" + (f" ({', '.join(losses)})" if losses else ""),
+        f"positives {figures['train/positives']:.1f}",
+        f"pool {figures['train/pool']:,.0f}",
+        f"{figures['train/seconds']:.1f} s",
+        f"{figures['train/rows_per_second']:,.0f} rows/s",
+        ", ".join(
+            f"{name} {figures[f'time/{name}']:.0%}" for name in _PARTS if figures.get(f"time/{name}", 0) >= 0.005
+        ),
+    ]
+    parts += [f"{name.removeprefix('validation/')} {value:.2f}" for name, value in scores.items()][:3]
+    return "  ".join(parts)

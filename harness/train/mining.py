@@ -1,0 +1,124 @@
+"""Batches of similar queries and their hardest wrong labels, refreshed as the model learns.
+
+Every `refresh_epochs` all train queries and labels are encoded with the dual-encoder head; queries are clustered into
+batches, and each query's list of hard negatives H_i becomes the eta x refresh_epochs labels it scores highest that are
+neither its positives nor its filter pairs. Epochs before `random_epochs` run in random order, without hard negatives.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from harness.batching import LabelPool
+from harness.batching.cluster import balanced_clusters
+from harness.batching.plan import BatchPlan, clustered_plan, glued_plan, glued_steps, random_plan
+from harness.batching.pool import LabelPicker
+from harness.index import search
+from harness.repro import peak_memory_gib, stream, stream_seed
+from harness.train.settings import BatchSettings
+
+Vectors = Callable[[], NDArray[np.float32]]
+
+
+class MinedBatches:
+    """Random batches first, then clusters with hard negatives; a `harness.train.BatchSource`."""
+
+    def __init__(
+        self,
+        train: csr_array,
+        filter_pairs: csr_array,
+        picker: LabelPicker,
+        queries: Vectors,
+        labels: Vectors,
+        settings: BatchSettings,
+        *,
+        eta: int,
+        seed: int,
+        device: str,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Prepares to mine.
+
+        Args:
+            train: Train labels, [N, L].
+            filter_pairs: Pairs that are neither positive nor negative, [N, L].
+            picker: Picks the labels of a batch; its hard negatives are replaced at every refresh.
+            queries: Vectors of the train rows as the model sees them now, [N, D].
+            labels: Likewise of the labels, [L, D]; the inner product is the score.
+            settings: Sizes and periods.
+            eta: Hard negatives a query per step.
+            seed: Of every draw.
+            device: Where to search and cluster.
+            warn: Gets one line for a setting that has no effect.
+        """
+        self._known = csr_array(train.astype(np.int8) + filter_pairs.astype(np.int8))
+        self._picker, self._queries, self._labels, self._settings = picker, queries, labels, settings
+        self._eta, self._seed, self._device, self._warn = eta, seed, device, warn
+        rows, size = train.shape[0], settings.batch_size
+        # as many batches in every epoch, so that the learning rate follows the same steps whatever the order
+        self._plan = random_plan(rows, size, steps=glued_steps(rows, size) if settings.batching == "glued" else None)
+        self.steps = self._plan.steps
+        if settings.batch_size > train.shape[0]:
+            warn(f"batch_size {settings.batch_size:,} is more than the {train.shape[0]:,} train rows: one batch of all")
+
+    def refresh(self, epoch: int) -> dict[str, float]:
+        """Mines if it is due before this epoch."""
+        since = epoch - self._settings.random_epochs
+        if since < 0 or since % self._settings.refresh_epochs:
+            return {}
+        clustered = self._settings.batching != "random"
+        if not clustered and not self._eta:
+            return {}
+        started = time.perf_counter()
+        queries = self._queries()
+        if self._eta:
+            self._picker.hard = self._hard_negatives(queries)
+        searched = time.perf_counter()
+        if clustered:
+            self._plan = self._clustered(queries, epoch)
+        done = time.perf_counter()
+        return {
+            "mining/seconds": done - started,
+            "mining/cluster_seconds": done - searched,
+            "mining/peak_memory_gib": peak_memory_gib(),
+        }
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Rows of every batch of the epoch."""
+        return self._plan.batches(self._seed, epoch)
+
+    def pool(self, rows: NDArray[np.int64], step: int) -> LabelPool:
+        """Picks labels for rows [B]."""
+        return self._picker.pick(rows, stream(self._seed, "positives", step), stream(self._seed, "negatives", step))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Plan and hard negatives."""
+        hard = {} if self._picker.hard is None else {"hard": self._picker.hard}
+        return {**{f"plan.{name}": array for name, array in self._plan.arrays().items()}, **hard}
+
+    def load_state(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Takes `state` back."""
+        self._plan = BatchPlan.from_arrays(
+            {name.removeprefix("plan."): array for name, array in arrays.items() if name.startswith("plan.")}
+        )
+        self._picker.hard = arrays.get("hard")
+
+    def _hard_negatives(self, queries: NDArray[np.float32]) -> NDArray[np.int32]:
+        depth = min(self._eta * self._settings.refresh_epochs, self._known.shape[1])
+        device = self._device if self._device.startswith("cuda") else "cpu"
+        found = search(queries, self._labels(), depth, self._known, device=device, progress="mine hard negatives")
+        if not (found.ids >= 0).any():
+            self._warn(f"eta is {self._eta}, but no label is left that is neither positive nor a filter pair")
+        return found.ids
+
+    def _clustered(self, queries: NDArray[np.float32], epoch: int) -> BatchPlan:
+        settings = self._settings
+        seed = stream_seed(self._seed, "clusters", epoch)
+        if settings.batching == "glued":
+            clusters = balanced_clusters(queries, settings.cluster_size, seed, progress="cluster queries")
+            return glued_plan(clusters, settings.batch_size)
+        return clustered_plan(balanced_clusters(queries, settings.batch_size, seed, progress="cluster queries"))

@@ -1,0 +1,49 @@
+"""Knobs that every trained method shares, grouped by the part they configure; a method's `Params` inherits these.
+
+The YAML beside a method repeats each with its default and one line of explanation.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.config import Settings
+
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+
+
+class BatchSettings(Settings):
+    """Which queries go together; see `harness.batching`."""
+
+    batch_size: Annotated[int, Field(ge=1)] = 1024
+    batching: Literal["clusters", "glued", "random"] = "clusters"
+    cluster_size: Annotated[int, Field(ge=1)] = 8
+    random_epochs: Annotated[int, Field(ge=0)] = 5
+    refresh_epochs: Annotated[int, Field(ge=1)] = 5
+
+
+class PoolSettings(Settings):
+    """Which labels a batch is scored against; see `harness.batching.pool`."""
+
+    beta: Annotated[int, Field(ge=1)] = 3
+    eta: Annotated[int, Field(ge=0)] = 6
+    pool_size: Annotated[int, Field(ge=1)] | None = None
+    replacement: bool = False
+    fill: bool = True
+
+
+class OptimSettings(Settings):
+    """How weights move; see `harness.train.optim`."""
+
+    epochs: Annotated[int, Field(ge=1)] = 30
+    lr_encoder: Positive | None = None
+    lr_heads: Positive = 2e-4
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_epochs: Annotated[float, Field(ge=0)] = 3.0
+    clip: Positive | None = None
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = 16_384
+    gradient_cache: bool = True

@@ -1,0 +1,34 @@
+"""Where the time of an epoch goes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Timer:
+    """Seconds by part (encode, pool, loss, optimiser ...); on CUDA a part is charged when its result is waited for."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._started = time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Charges the block to a part."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - started
+
+    @property
+    def total(self) -> float:
+        """Seconds since the timer was made."""
+        return time.perf_counter() - self._started
+
+    def shares(self) -> dict[str, float]:
+        """Share of every part in the total; what no part claimed is `rest`."""
+        total = max(self.total, 1e-9)
+        shares = {name: spent / total for name, spent in self.seconds.items()}
+        return {**shares, "rest": max(0.0, 1 - sum(shares.values()))}

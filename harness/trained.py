@@ -1,0 +1,223 @@
+"""A finished run back in memory: the same data, the same encoder, the weights it ended with.
+
+Everything is rebuilt from the run folder and compared with its record, because a model on other data or on another
+encoder would answer without any error, and wrongly. `export_run` hands the model on to other software.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.config import Layer, RunConfig, resolve_layers
+from harness.data import Dataset, load
+from harness.data.ragged import Ragged
+from harness.errors import DataError, UserError, unknown_name
+from harness.files import read_manifest, sha256_json
+from harness.method import Parts, load_method
+from harness.model.encoder import Encoder, load_encoder
+from harness.record import RunRecord, find_records, read_record, runs_folder
+from harness.run import choose_device, hold_out, text_length, tokenise, train_side
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+NEWEST = "last"
+"""The name that stands for the newest finished run."""
+FORMATS = ("sentence-transformers", "safetensors")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run, ready to score texts."""
+
+    record: RunRecord
+    config: RunConfig
+    dataset: Dataset
+    encoder: Encoder
+    label_tokens: Ragged
+    """[L]."""
+    parts: Parts
+    """In eval mode, with the weights of the run."""
+    max_len: int
+    """Tokens per text, special tokens included."""
+    device: str
+    identity: str
+    """sha256 over what decides the run's vectors: weights, method, encoder, tokens, data."""
+
+
+def load_run(
+    run: str,
+    out: Path | None = None,
+    *,
+    dataset: str | None = None,
+    encoder: str | None = None,
+    device: str = "auto",
+) -> TrainedRun:
+    """Loads a finished run.
+
+    Args:
+        run: Its id, the path of its folder, or `last` for the newest finished run.
+        out: Folder of run folders; by default the workspace's.
+        dataset: Where its dataset is, if that was a folder: a record keeps names, never paths.
+        encoder: Where its encoder is, if that was a model folder.
+        device: auto, cpu, cuda, cuda:1 or mps; need not be the one it was trained on.
+    """
+    folder = run_folder(run, out)
+    record = finished_record(folder)
+    method = load_method(record.config["method"])
+    places = {key: place for key, place in (("dataset", dataset), ("encoder", encoder)) if place is not None}
+    layers = [Layer(f"run {record.run_id}", record.config), Layer("given", {**places, "device": device})]
+    config, _ = resolve_layers(layers, method.params)
+    for key in ("dataset", "encoder"):
+        _require_place(record, key, getattr(config, key))
+
+    device = choose_device(config.device)
+    data = load(config.dataset, use_filter=config.filter)
+    _require_same(record, "dataset", "digest", data.digest)
+    model = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
+    _require_same(record, "encoder", "identity", model.identity)
+    max_len = text_length(config, model)
+    tokens = tokenise(data, model, max_len)
+    kept, _ = hold_out(data, config)
+    # what there was to warn of was said when the run was made
+    inputs = train_side(data, kept, tokens, model, device, config, lambda _: None)
+    parts = method.build(inputs, method.params.model_validate(config.params))
+    identity = {
+        "weights": _load_weights(parts, folder / "model"),
+        "method": [config.method, config.params],
+        "encoder": [model.identity, model.tokenizer.sha256, max_len],
+        "dataset": data.digest,
+    }
+    return TrainedRun(record, config, data, model, tokens.labels, parts, max_len, device, sha256_json(identity))
+
+
+def run_folder(run: str, out: Path | None = None) -> Path:
+    """The folder of a run, by its id, by its path, or by the word `last`."""
+    if run == NEWEST:
+        runs = runs_folder(out)
+        finished = [record.run_id for record in find_records([runs]) if record.status == "finished"]
+        there = [runs / run_id for run_id in finished if (runs / run_id).is_dir()]
+        if not there:
+            raise UserError(f"there is no finished run in {runs}; make one with `python -m harness run`")
+        return there[-1]
+    folder = Path(run) if "/" in run or Path(run).is_dir() else runs_folder(out) / run
+    if not run or not folder.is_dir():
+        raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
+    return folder.absolute()
+
+
+def finished_record(folder: Path) -> RunRecord:
+    """The record of a run that came to its end; any other run is refused with the way to finish it."""
+    resume = f"take it up with `python -m harness run --resume {folder.name}`"
+    if not (folder / "record.json").exists():
+        if not (folder / "events.jsonl").exists():
+            raise UserError(f"{folder} is not the folder of a run; `python -m harness ls runs` lists what there is")
+        raise UserError(f"run {folder.name} is unfinished: it is still running, or it was killed; if so, {resume}")
+    record = read_record(folder)
+    if record.status != "finished":
+        reason = f" ({record.error})" if record.error else ""
+        raise UserError(f"run {record.run_id} is unfinished: {record.status}{reason}; {resume}")
+    return record
+
+
+def _require_place(record: RunRecord, key: str, place: str) -> None:
+    """A folder is recorded by its name alone, so only the user knows where it is."""
+    recorded = record.config[key]
+    if place == recorded and recorded.startswith("./") and not Path(recorded).is_dir():
+        raise UserError(
+            f"the {key} of run {record.run_id} is a folder called {recorded[2:]!r}, which is not in the current "
+            f"folder; say where it is: --{key} PATH"
+        )
+
+
+def _require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
+    expected = str(getattr(record, key).get(mark, "unknown"))
+    if found != expected:
+        raise UserError(
+            f"the {key} {record.config[key]!r} is not the one run {record.run_id} was made with: its {mark} is "
+            f"{found[:12]}, that of the run {expected[:12]}; put the old one back (a folder: --{key} PATH), or run anew"
+        )
+
+
+def _load_weights(parts: Parts, folder: Path) -> str | None:
+    """Puts the saved weights into the model; returns their sha256, None for a method without training."""
+    if parts.model is None:
+        return None
+    from harness.train.checkpoint import MODEL, load_model
+
+    tensors, _ = load_model(folder)
+    try:
+        parts.model.load_state_dict(tensors)
+    except RuntimeError as error:
+        detail = str(error).splitlines()[-1].strip()
+        raise DataError(f"these weights do not fit the settings of the run ({detail}); run anew", folder) from error
+    parts.model.eval()
+    manifest = read_manifest(folder) or {}
+    return str(manifest["files"][MODEL]["sha256"])
+
+
+# ---------------------------------------------------------------- for other software
+
+
+def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
+    """Writes the model of a run into a new folder.
+
+    Args:
+        trained: The run.
+        form: `sentence-transformers` for its dual encoder as a folder for that library, `safetensors` for all weights.
+        folder: New, or empty.
+    """
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    from harness.model.export import export_safetensors, export_sentence_transformers
+
+    if form == "safetensors":
+        export_safetensors(_weights(trained), folder, _facts(trained, trained.record.metrics))
+        return
+    view, projection = _dual_encoder(trained)
+    facts = _facts(trained, trained.record.views.get(view, trained.record.metrics))
+    export_sentence_transformers(trained.encoder, projection, folder, max_len=trained.max_len, facts=facts)
+
+
+def _weights(trained: TrainedRun) -> "dict[str, Tensor]":
+    model = trained.parts.model
+    if model is not None:
+        return dict(model.state_dict())
+    return {f"encoder.{name}": tensor for name, tensor in trained.encoder.state_dict().items()}
+
+
+def _dual_encoder(trained: TrainedRun) -> "tuple[str, nn.Linear | None]":
+    """The view that needs text alone, and what it puts on top of the encoder."""
+    from harness.model.heads import TwoHeads
+
+    model, scorer = trained.parts.model, trained.parts.scorer
+    instead = "export its weights: --format safetensors"
+    if scorer.text_view is None or not (model is None or isinstance(model, TwoHeads)):
+        raise UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
+    sample = trained.label_tokens.take(np.arange(min(64, len(trained.label_tokens))))
+    lengths = np.linalg.norm(scorer.label_vectors(sample, (scorer.text_view,))[scorer.text_view], axis=1)
+    if not np.isclose(lengths[lengths > 0], 1, atol=1e-4).all():
+        raise UserError(
+            f"run {trained.record.run_id} scores by inner products of vectors of any length, an export for "
+            f"sentence-transformers by cosines; {instead}"
+        )
+    return scorer.text_view, None if model is None else model.retrieval.projection
+
+
+def _facts(trained: TrainedRun, metrics: dict[str, float]) -> dict[str, Any]:
+    """What the model card says."""
+    record = trained.record
+    return {
+        "run": record.run_id,
+        "method": trained.config.method,
+        "dataset": record.dataset["name"],
+        "dataset_digest": record.dataset["digest"],
+        "encoder": record.encoder["name"],
+        "encoder_identity": record.encoder["identity"],
+        "max_len": trained.max_len,
+        "seed": trained.config.seed,
+        "params": trained.config.params,
+        "metrics": metrics,
+    }

@@ -1,0 +1,86 @@
+"""`unidec`: dual encoder and classifier trained together on one pool of picked labels.
+
+`unidec-thesis` and `unidec-v1` are the papers' own settings. See `methods.depsl` for the dual-encoder half and
+`harness.train.psl` for the objective.
+"""
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from harness.method import Inputs, Method, Parts
+from harness.model.encoder import encode
+from harness.model.heads import Classifier, Logits, TwoHeads, start_projection
+from harness.model.scoring import TwoHeadScorer, projected
+from harness.repro import stream_seed
+from harness.train import Stage
+from harness.train.optim import Group
+from harness.train.psl import ClassifierLossSettings, PickSomeLabels
+from harness.train.settings import Dropout, Positive
+from methods.depsl import DualEncoderParams, make_optimiser, mined_batches, retrieval_head
+
+VIEWS = ("concat", "de", "clf")
+
+
+class Params(DualEncoderParams, ClassifierLossSettings):
+    """Knobs of `unidec`."""
+
+    init_classifier: Literal["labels", "xavier"] = "labels"
+    logits: Logits = "cosine"
+    dropout_classifier: Dropout = 0.1
+    beta_classifier: Annotated[int, Field(ge=0)] = 0
+    lr_classifier: Positive = 1e-3
+    scorer: Literal["concat", "de", "clf"] = "concat"
+
+    @model_validator(mode="after")
+    def _two_halves(self) -> "Params":
+        if self.dim is not None and self.dim % 2:
+            raise ValueError(f"dim is {self.dim}; it is the size of both heads together, so take an even number")
+        return self
+
+
+def build(inputs: Inputs, params: Params) -> Parts:
+    """Dual encoder and classifier on one encoder; half of `dim` each."""
+    dim = params.dim // 2 if params.dim else inputs.encoder.dim
+    classifier = Classifier(
+        inputs.encoder.dim, dim, inputs.train.shape[1], params.logits, params.dropout, params.dropout_classifier
+    )
+    generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1))
+    start_projection(classifier.projection, params.init_heads, generator)
+    model = TwoHeads(inputs.encoder, retrieval_head(inputs, params, dim), classifier)
+    model.to(inputs.device)
+    objective = PickSomeLabels(
+        model, inputs.train_tokens, inputs.label_tokens, params, params, params, inputs.device, inputs.seed
+    )
+    source = mined_batches(inputs, params, model, params.beta_classifier)
+    table = Group("classifier", params.lr_classifier, params.weight_decay, [], [classifier.table])
+    optimiser = make_optimiser(inputs, params, model, source.steps, [table])
+    stage = Stage(
+        "unidec", params.epochs, source, objective, optimiser, lambda: start_table(inputs, params, classifier)
+    )
+    views = (params.scorer, *(view for view in VIEWS if view != params.scorer))
+    return Parts(TwoHeadScorer(model, views, inputs.device, inputs.batch_tokens), model, (stage,))
+
+
+def start_table(inputs: Inputs, params: Params, classifier: Classifier) -> None:
+    """First values of Psi: the classifier head's vectors of the label texts, or Xavier-uniform noise (papers)."""
+    weight = classifier.table.weight
+    if params.init_classifier == "xavier":
+        generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 2))
+        weight.data.copy_(nn.init.xavier_uniform_(torch.empty(weight.shape), generator=generator))
+        return
+    encoded = encode(
+        inputs.encoder,
+        inputs.label_tokens,
+        device=inputs.device,
+        batch_tokens=inputs.batch_tokens,
+        progress="start the classifier from label texts",
+    )
+    vectors = projected(classifier, np.asarray(encoded), inputs.device)
+    weight.data.copy_(torch.from_numpy(vectors))
+
+
+METHOD = Method(Params, build)

@@ -1,0 +1,367 @@
+"""Every registered loss against its definition in plain Python, and the identities that tie the losses together."""
+
+import math
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.errors import UserError
+from harness.loss import LOSSES, get, two_way
+from tests.loss_oracles import ORACLES, SOFTMAX, definition, made, random_case, spread, value_and_gradient
+
+every_loss = pytest.mark.parametrize(("name", "reduction"), ORACLES)
+softmax_losses = pytest.mark.parametrize("name", SOFTMAX)
+
+
+def test_every_registered_loss_is_tested() -> None:
+    assert {name for name, _ in ORACLES} == set(LOSSES)
+    assert all(LOSSES.summary(name) for name in LOSSES)
+
+
+def test_listing_losses_imports_no_torch() -> None:
+    script = (
+        "import sys; from harness.loss import LOSSES, two_way; assert list(LOSSES); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@every_loss
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 6), labels=st.integers(1, 7), density=st.floats(0, 1))
+@settings(max_examples=25)
+def test_equals_its_definition(name: str, reduction: str, seed: int, rows: int, labels: int, density: float) -> None:
+    """fault 45: rows without a positive, full rows and ignored positives occur among the examples"""
+    scores, positive, ignored = random_case(seed, rows, labels, density=density)
+    for given_scores in (scores, spread(scores)):
+        for mask in (None, ignored):
+            expected = definition(name, reduction, given_scores, positive, mask)
+            found = made(name, reduction)(given_scores, positive, ignored=mask)
+            assert found.shape == ()
+            assert found.item() == pytest.approx(expected, rel=1e-11, abs=1e-11)
+
+
+@every_loss
+@pytest.mark.parametrize("weight", [1.0, 0.0, 0.3])
+@pytest.mark.parametrize("apart", [False, True])
+def test_gradient_equals_finite_differences(name: str, reduction: str, weight: float, apart: bool) -> None:
+    scores, positive, ignored = random_case(3, rows=5, labels=6)
+    positive[2] = False
+    positive[4] = True
+    positive[:, 1] = False
+    if apart:
+        scores = spread(scores)
+    for mask in (None, ignored):
+
+        def loss(leaf: Tensor, mask: Tensor | None = mask) -> Tensor:
+            return two_way(made(name, reduction), leaf, positive, weight, ignored=mask)
+
+        assert torch.autograd.gradcheck(loss, scores.clone().requires_grad_(), eps=1e-5, atol=1e-7, rtol=1e-5)
+
+
+@every_loss
+@pytest.mark.parametrize("apart", ["nothing", "everything", "one query", "one label"])
+def test_float32_keeps_its_digits(name: str, reduction: str, apart: str) -> None:
+    scores, positive, ignored = random_case(5, rows=40, labels=60, scale=6.0, density=0.05)
+    positive[3, 4] = True
+    ignored[3, 4] = False
+    if apart == "everything":
+        scores = spread(scores)
+    elif apart != "nothing":
+        scores[(3,) if apart == "one query" else (slice(None), 4)] -= 200
+    scores = scores.float()
+
+    def loss(leaf: Tensor) -> Tensor:
+        return two_way(made(name, reduction), leaf, positive, 0.5, ignored=ignored)
+
+    value, gradient = value_and_gradient(loss, scores)
+    exact_value, exact_gradient = value_and_gradient(loss, scores.double())
+    assert value.dtype == gradient.dtype == torch.float32
+    assert value.item() == pytest.approx(exact_value.item(), rel=1e-5)
+    torch.testing.assert_close(gradient.double(), exact_gradient, rtol=1e-4, atol=1e-6 * exact_gradient.abs().max())
+
+
+@every_loss
+def test_order_of_queries_and_labels_does_not_matter(name: str, reduction: str) -> None:
+    """fault 60"""
+    scores, positive, ignored = random_case(7)
+    rows, labels = torch.randperm(len(scores)), torch.randperm(scores.shape[1])
+    for weight in (1.0, 0.4):
+        loss = partial(two_way, made(name, reduction), weight=weight)
+        before = loss(scores, positive, ignored=ignored)
+        after = loss(*(part[rows][:, labels] for part in (scores, positive)), ignored=ignored[rows][:, labels])
+        torch.testing.assert_close(before, after)
+
+
+@every_loss
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+@pytest.mark.parametrize("junk", [0.0, 1e6, -1e6, math.inf, -math.inf, math.nan])
+def test_ignored_pairs_have_no_influence(name: str, reduction: str, weight: float, junk: float) -> None:
+    scores, positive, ignored = random_case(11)
+    loss = made(name, reduction)
+    with_junk = scores.masked_fill(ignored, junk)
+    expected, _ = value_and_gradient(lambda leaf: two_way(loss, leaf, positive & ~ignored, weight, ignored), scores)
+    value, gradient = value_and_gradient(lambda leaf: two_way(loss, leaf, positive, weight, ignored), with_junk)
+    torch.testing.assert_close(value, expected)
+    assert not gradient[ignored].any()
+    assert gradient.isfinite().all()
+
+
+@every_loss
+def test_an_ignored_column_is_as_good_as_absent(name: str, reduction: str) -> None:
+    scores, positive, ignored = random_case(13)
+    ignored[:] = False
+    ignored[:, 3] = True
+    kept = torch.arange(scores.shape[1]) != 3
+    for weight in (1.0, 0.5):
+        loss = partial(two_way, made(name, reduction), weight=weight)
+        torch.testing.assert_close(loss(scores, positive, ignored=ignored), loss(scores[:, kept], positive[:, kept]))
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(name: str, reduction: str, dtype: torch.dtype) -> None:
+    scores, positive, ignored = random_case(17)
+    half = scores.to(dtype)
+
+    def loss(leaf: Tensor) -> Tensor:
+        return two_way(made(name, reduction), leaf, positive, 0.5, ignored=ignored)
+
+    value, gradient = value_and_gradient(loss, half)
+    expected, expected_gradient = value_and_gradient(loss, half.float())
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(gradient, expected_gradient.to(dtype))
+
+
+@every_loss
+def test_autocast_changes_nothing(name: str, reduction: str) -> None:
+    scores, positive, _ = random_case(19)
+
+    def loss(leaf: Tensor) -> Tensor:
+        return two_way(made(name, reduction), leaf, positive, 0.5)
+
+    expected = value_and_gradient(loss, scores.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = value_and_gradient(loss, scores.float())
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+@every_loss
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e30])
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_extreme_logits_stay_finite(name: str, reduction: str, size: float, weight: float) -> None:
+    scores, positive, _ = random_case(23)
+    positive[0] = True
+    for middle in (0, -2, 2):
+        logits = (size * (scores.sign() + middle)).float()
+        value, gradient = value_and_gradient(
+            lambda leaf: two_way(made(name, reduction), leaf, positive, weight), logits
+        )
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        if weight == 1:
+            assert value.item() == pytest.approx(definition(name, reduction, logits, positive), rel=1e-5, abs=1e-30)
+
+
+@every_loss
+@pytest.mark.parametrize("weight", [1.0, 0.5, 0.0])
+def test_without_any_positive_the_graph_survives(name: str, reduction: str, weight: float) -> None:
+    """fault 45"""
+    scores, positive, ignored = random_case(29)
+    positive[:] = False
+    for mask in (None, ignored, ~positive):
+        value, gradient = value_and_gradient(
+            lambda leaf, mask=mask: two_way(made(name, reduction), leaf, positive, weight, mask),  # type: ignore[misc]
+            scores,
+        )
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        if name in SOFTMAX or weight == 0:
+            assert value == 0
+            assert not gradient.any()
+
+
+@softmax_losses
+def test_queries_without_a_positive_are_skipped(name: str) -> None:
+    """fault 45"""
+    scores, positive, _ = random_case(31)
+    positive[[1, 4]] = False
+    kept = positive.any(1)
+    value, gradient = value_and_gradient(lambda leaf: get(name)(leaf, positive), scores)
+    torch.testing.assert_close(value, get(name)(scores[kept], positive[kept]))
+    assert not gradient[~kept].any()
+
+
+@every_loss
+def test_only_positives(name: str, reduction: str) -> None:
+    scores, _, _ = random_case(37)
+    positive = torch.ones_like(scores, dtype=torch.bool)
+    for weight in (1.0, 0.5):
+        value, gradient = value_and_gradient(
+            lambda leaf, weight=weight: two_way(made(name, reduction), leaf, positive, weight),  # type: ignore[misc]
+            scores,
+        )
+        assert gradient.isfinite().all()
+        if name == "decoupled-softmax":
+            assert value == 0
+            assert not gradient.any()
+
+
+def test_a_query_without_negatives_adds_nothing_to_decoupled_softmax() -> None:
+    scores, positive, _ = random_case(41)
+    positive[2] = True
+    others = torch.arange(len(scores)) != 2
+    value, gradient = value_and_gradient(lambda leaf: get("decoupled-softmax")(leaf, positive), scores)
+    rest = get("decoupled-softmax")(scores[others], positive[others]) * positive[others].any(1).sum()
+    torch.testing.assert_close(value * positive.any(1).sum(), rest)
+    assert not gradient[2].any()
+    assert gradient.isfinite().all()
+
+
+@every_loss
+@pytest.mark.parametrize("shape", [(0, 5), (4, 0), (1, 1)])
+def test_smallest_matrices(name: str, reduction: str, shape: tuple[int, int]) -> None:
+    for marked in (True, False):
+        positive = torch.full(shape, marked)
+        value, gradient = value_and_gradient(
+            lambda leaf, positive=positive: two_way(made(name, reduction), leaf, positive, 0.5),  # type: ignore[misc]
+            torch.zeros(shape),
+        )
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+
+
+@every_loss
+def test_scores_are_left_alone_and_the_graph_can_be_walked_twice(name: str, reduction: str) -> None:
+    scores, positive, ignored = random_case(43)
+    leaf = scores.clone().requires_grad_()
+    value = 3 * two_way(made(name, reduction), leaf, positive, 0.5, ignored=ignored)
+    (once,) = torch.autograd.grad(value, leaf, retain_graph=True)
+    (twice,) = torch.autograd.grad(value, leaf)
+    assert torch.equal(once, twice)
+    assert torch.equal(leaf, scores)
+    _, single = value_and_gradient(lambda leaf: two_way(made(name, reduction), leaf, positive, 0.5, ignored), scores)
+    torch.testing.assert_close(once, 3 * single)
+    with torch.no_grad():
+        silent = two_way(made(name, reduction), leaf, positive, 0.5, ignored=ignored)
+    assert not silent.requires_grad
+    torch.testing.assert_close(3 * silent, value.detach())
+
+
+@every_loss
+def test_a_transposed_view_is_as_good_as_a_copy(name: str, reduction: str) -> None:
+    scores, positive, _ = random_case(47)
+    loss = made(name, reduction)
+    view, copy = (
+        value_and_gradient(lambda leaf: loss(leaf.T, positive.T), given) for given in (scores, scores.clone())
+    )
+    plain = loss(scores.T.contiguous(), positive.T.contiguous())
+    torch.testing.assert_close(view[0], plain)
+    torch.testing.assert_close(view[1], copy[1])
+
+
+@every_loss
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("weight", [1.0, 0.7, 0.0])
+def test_two_way_is_the_sum_of_two_calls(name: str, reduction: str, weight: float, apart: bool) -> None:
+    scores, positive, ignored = random_case(53)
+    positive[:, 5] = False
+    scores = spread(scores) if apart else scores
+    loss = made(name, reduction)
+    found = value_and_gradient(lambda leaf: two_way(loss, leaf, positive, weight, ignored=ignored), scores)
+    chosen = (positive & ~ignored).any(0)
+    assert not chosen.all()
+
+    def separately(leaf: Tensor) -> Tensor:
+        forth = loss(leaf, positive, ignored=ignored)
+        back = loss(leaf[:, chosen].T, positive[:, chosen].T, ignored=ignored[:, chosen].T)
+        return weight * forth + (1 - weight) * back
+
+    expected = value_and_gradient(separately, scores)
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1], expected[1])
+
+
+@every_loss
+def test_half_and_half_does_not_know_which_side_is_which(name: str, reduction: str) -> None:
+    scores, positive, ignored = random_case(59)
+    if name == "bce":  # queries without a positive count there, labels without one do not
+        positive.fill_diagonal_(True)
+        positive[0] |= ~positive.any(0)
+        ignored &= ~positive
+    loss = made(name, reduction)
+    forth = value_and_gradient(lambda leaf: two_way(loss, leaf, positive, 0.5, ignored), scores)
+    back = value_and_gradient(lambda leaf: two_way(loss, leaf, positive.T, 0.5, ignored.T), scores.T.contiguous())
+    torch.testing.assert_close(forth[0], back[0])
+    torch.testing.assert_close(forth[1], back[1].T)
+
+
+@pytest.mark.parametrize(("weight", "calls"), [(1.0, [(7, 9)]), (0.0, [(8, 7)]), (0.5, [(8, 7), (7, 9)])])
+def test_two_way_of_a_loss_from_outside(weight: float, calls: list[tuple[int, int]]) -> None:
+    """A direction of weight zero is not computed; labels without a positive are no rows of the transposed matrix."""
+    scores, positive, _ = random_case(61)
+    positive[0] = True
+    positive[:, 5] = False
+    seen: list[tuple[int, ...]] = []
+
+    def outside(scores: Tensor, positive: Tensor, *, ignored: Tensor | None = None, **options: Any) -> Tensor:
+        seen.append(tuple(scores.shape))
+        assert options == {"margin": 0.3}
+        return (scores * positive).sum()
+
+    value = two_way(outside, scores, positive, weight, margin=0.3)
+    torch.testing.assert_close(value, (scores * positive).sum())
+    assert seen == calls
+
+
+@softmax_losses
+def test_a_direction_of_weight_zero_is_not_computed(name: str) -> None:
+    class Passes(TorchDispatchMode):
+        """Counts operations on whole matrices."""
+
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += any(isinstance(value, Tensor) and value.shape == (7, 9) for value in args)
+            return func(*args, **(kwargs or {}))
+
+    def passes(weight: float) -> int:
+        scores, positive, _ = random_case(97)
+        with Passes() as seen:
+            two_way(get(name), scores, positive, weight)
+        return seen.count
+
+    assert 0 < passes(1.0) == passes(0.0) < passes(0.5)
+
+
+def test_mistakes_are_explained() -> None:
+    """fault 65"""
+    scores, positive, _ = random_case(83)
+    with pytest.raises(UserError, match="unknown loss 'supcom'; did you mean 'supcon'"):
+        get("supcom")
+    with pytest.raises(UserError, match="unknown reduction of loss bce 'sum'"):
+        get("bce")(scores, positive, reduction="sum")
+    for weight in (-0.1, 1.5, math.nan):
+        with pytest.raises(UserError, match="between 0 and 1"):
+            two_way(get("supcon"), scores, positive, weight)
+
+
+@every_loss
+def test_wrong_masks_are_refused(name: str, reduction: str) -> None:
+    scores, positive, ignored = random_case(89)
+    loss = made(name, reduction)
+    with pytest.raises(ValueError, match="positive must be bool"):
+        loss(scores, positive.double())
+    with pytest.raises(ValueError, match="ignored must be bool"):
+        loss(scores, positive, ignored=ignored[:, :1])
+    with pytest.raises(ValueError, match="floating point matrix"):
+        loss(scores.long(), positive)

@@ -1,0 +1,302 @@
+"""A run that was killed anywhere and taken up again ends with the same bits as one that never stopped."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import DataError, UserError
+from harness.record import RunRecord, read_record
+from harness.resume import differences, find_earlier, read_events
+from harness.run import run
+from tests.training_runs import STEPS, config, in_child, only_run
+
+
+def kill_at_step(step: int, *signals: signal.Signals, track: str = "none", **settings: object) -> None:
+    """A training that sends itself signals right after a step."""
+    from harness.train.loop import Training
+
+    count = Training._count
+
+    def counted(self: Training, *arguments: Any) -> None:
+        count(self, *arguments)
+        if self.position.step == step:
+            for number in signals or (signal.SIGKILL,):
+                os.kill(os.getpid(), number)
+
+    Training._count = counted  # type: ignore[method-assign]
+    run(config(**settings), track=track)
+
+
+def kill_in_call(module: Any, name: str, call: int) -> None:
+    """A training that is killed inside a call of a function, the first, second ... one."""
+    original, calls = getattr(module, name), []
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **options)
+
+    setattr(module, name, dying)
+    run(config(), track="none")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, bytes]:
+    """The uninterrupted run, and the bytes of its model."""
+    return finished(tmp_path_factory.mktemp("whole"))
+
+
+def finished(home: Path, **settings: object) -> tuple[RunRecord, bytes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", str(home))
+        record = run(config(**settings), track="none")
+        return record, (only_run(home) / "model" / "model.safetensors").read_bytes()
+
+
+def taken_up(workspace: Path, **settings: object) -> tuple[RunRecord, bytes]:
+    folder = only_run(workspace)
+    record = run(config(**settings), track="none", earlier=find_earlier(folder.name))
+    return record, (folder / "model" / "model.safetensors").read_bytes()
+
+
+def assert_same(resumed: tuple[RunRecord, bytes], whole: tuple[RunRecord, bytes]) -> None:
+    assert resumed[1] == whole[1]
+    assert resumed[0].metrics == whole[0].metrics
+    assert resumed[0].views == whole[0].views
+    assert len(resumed[0].resumed) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "every_steps"),
+    [(1, 1), (6, 1), (7, 3), (STEPS - 1, None)],
+    ids=["first", "boundary", "between", "last"],
+)
+def test_killed_at_a_step(
+    step: int, every_steps: int | None, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    """fault 1"""
+    saving = {"min_seconds": 0.0, "every_steps": every_steps}
+    assert in_child(lambda: kill_at_step(step, checkpoint=saving), tmp_path / "said") == -signal.SIGKILL
+    assert_same(taken_up(workspace), whole)
+
+
+def test_killed_before_the_first_checkpoint_starts_again(
+    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    assert in_child(lambda: kill_at_step(2), tmp_path / "said") == -signal.SIGKILL
+    assert not list((only_run(workspace) / "checkpoints").glob("step-*"))
+    assert_same(taken_up(workspace), whole)
+
+
+def test_killed_while_mining(workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]) -> None:
+    """fault 3"""
+    from harness.train import mining
+
+    assert in_child(lambda: kill_in_call(mining, "balanced_clusters", 2), tmp_path / "said") == -signal.SIGKILL
+    assert_same(taken_up(workspace), whole)
+
+
+def test_killed_while_evaluating_does_not_train_again(
+    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fault 4"""
+    from harness import evaluation
+    from harness.train import psl
+
+    assert in_child(lambda: kill_in_call(evaluation, "find_labels", 2), tmp_path / "said") == -signal.SIGKILL
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(psl.PickSomeLabels, "backward", forbidden)
+    assert_same(taken_up(workspace), whole)
+
+
+def test_killed_inside_a_checkpoint_uses_the_one_before(
+    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    """fault 2"""
+    from harness.train import checkpoint
+
+    assert in_child(lambda: kill_in_call(checkpoint, "write_tensors", 3), tmp_path / "said") == -signal.SIGKILL
+    assert_same(taken_up(workspace), whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_marks_and_can_be_taken_up(
+    number: signal.Signals, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    """fault 5"""
+    said = tmp_path / "said"
+    assert in_child(lambda: kill_at_step(6, number, checkpoint={"min_seconds": 1000.0}), said) == 1
+    folder = only_run(workspace)
+    assert "stopping after this step" in said.read_text()
+    assert read_record(folder).status == "killed"
+    assert [path.name for path in (folder / "checkpoints").glob("step-*")] == ["step-00000006"]
+    assert_same(taken_up(workspace), whole)
+
+
+def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+    """fault 5"""
+    code = in_child(lambda: kill_at_step(6, signal.SIGTERM, signal.SIGTERM), tmp_path / "said")
+    assert code == -signal.SIGTERM
+
+
+def test_validation_survives_a_kill(workspace: Path, tmp_path: Path) -> None:
+    settings = {"validation": {"size": 0.2, "patience": 3}}
+    uninterrupted = finished(tmp_path / "other", **settings)
+    assert in_child(lambda: kill_at_step(5, **settings), tmp_path / "said") == -signal.SIGKILL
+    assert_same(taken_up(workspace, **settings), uninterrupted)
+
+
+@pytest.fixture
+def interrupted(workspace: Path, tmp_path: Path) -> Path:
+    """The folder of a run that was killed after its second epoch."""
+    assert in_child(lambda: kill_at_step(9), tmp_path / "said") == -signal.SIGKILL
+    return only_run(workspace)
+
+
+def test_other_settings_are_refused_field_by_field(interrupted: Path) -> None:
+    """fault 7"""
+    changed = config(lr_heads=0.5, beta=1, ks=[1])
+    with pytest.raises(UserError) as error:
+        run(changed, track="none", earlier=find_earlier(interrupted.name))
+    lines = str(error.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "config.ks",
+        "config.params.beta",
+        "config.params.lr_heads",
+    ]
+    assert "0.001 -> 0.5" in str(error.value)
+    assert not (interrupted / "record.json").exists()
+
+
+def test_a_flipped_byte_in_a_checkpoint_is_refused(interrupted: Path) -> None:
+    """fault 68"""
+    file = max((interrupted / "checkpoints").glob("step-*")) / "tensors.safetensors"
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(DataError, match=r"tensors\.safetensors"):
+        run(config(), track="none", earlier=find_earlier(interrupted.name))
+    assert read_record(interrupted).status == "failed"
+
+
+def test_another_library_version_is_said_and_recorded(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 8"""
+    log = interrupted / "events.jsonl"
+    first, rest = log.read_text().split("\n", 1)
+    event = json.loads(first)
+    event["environment"]["packages"]["torch"] = "1.0"
+    log.write_text(json.dumps(event) + "\n" + rest)
+    record = run(config(), track="none", earlier=find_earlier(interrupted.name))
+    assert any("packages.torch" in line for line in record.resumed[0]["environment"])
+    assert any("torch" in warning for warning in record.warnings)
+    assert "torch" in capsys.readouterr().err
+
+
+def test_a_cut_off_event_is_dropped_and_time_adds_up(interrupted: Path) -> None:
+    with (interrupted / "events.jsonl").open("a") as log:
+        log.write('{"event": "metr')
+    earlier = find_earlier(str(interrupted))
+    record = run(config(), track="none", earlier=earlier)
+    events = read_events(interrupted / "events.jsonl")
+    assert [event["event"] for event in events if event["event"] in ("start", "resume", "end")] == [
+        "start",
+        "resume",
+        "end",
+    ]
+    assert record.seconds > earlier.seconds > 0
+    assert not (interrupted / "checkpoints").exists()
+
+
+def test_a_finished_run_and_an_unknown_one_cannot_be_resumed(interrupted: Path) -> None:
+    run(config(), track="none", earlier=find_earlier(interrupted.name))
+    with pytest.raises(UserError, match="is finished"):
+        find_earlier(interrupted.name)
+    with pytest.raises(UserError, match="no run 'nothing'"):
+        find_earlier("nothing")
+
+
+def test_mlflow_gets_every_figure_once(workspace: Path, tmp_path: Path, mlflow_store: str) -> None:
+    assert in_child(lambda: kill_at_step(9, signal.SIGTERM, track="mlflow"), tmp_path / "said") == 1
+    folder = only_run(workspace)
+    from harness.mlflow_sink import open_store
+
+    client = open_store(mlflow_store)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (stored,) = client.search_runs(experiments)
+    assert stored.info.status == "KILLED"
+    record = run(config(), earlier=find_earlier(folder.name))
+    (stored,) = client.search_runs(experiments)
+    assert stored.info.status == "FINISHED"
+    assert stored.data.tags["resumed"] == "1"
+    history = client.get_metric_history(stored.info.run_id, "train/loss")
+    assert [point.step for point in history] == [4, 8, 12, 16]
+    assert stored.data.metrics["P_at_1"] == pytest.approx(record.metrics["P@1"])
+
+
+def test_the_same_run_twice_at_once_is_refused(interrupted: Path) -> None:
+    """fault 11"""
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\nfrom pathlib import Path\nfrom harness.runlock import run_lock\n"
+            "with run_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)",
+            str(interrupted),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env=dict(os.environ),
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    try:
+        with pytest.raises(UserError, match=f"locked by pid {holder.pid}"):
+            run(config(), track="none", earlier=find_earlier(interrupted.name))
+    finally:
+        holder.kill()
+        holder.wait()
+    run(config(), track="none", earlier=find_earlier(interrupted.name))
+
+
+def test_differences_are_listed_field_by_field() -> None:
+    """fault 7"""
+    before = {"seed": 0, "params": {"lr_encoder": 1e-4, "beta": 3}, "dataset": {"digest": "abc"}, "gone": {"a": [1]}}
+    after = {"seed": 0, "params": {"lr_encoder": 2e-4, "beta": "3"}, "dataset": {"digest": "abd"}, "new": None}
+    assert differences(before, after) == [
+        'dataset.digest: "abc" -> "abd"',
+        "gone.a: [1] -> (absent)",
+        "new: (absent) -> null",
+        'params.beta: 3 -> "3"',
+        "params.lr_encoder: 0.0001 -> 0.0002",
+    ]
+    assert differences({"a": {"b": 1}}, {"a": 5}) == ['a: {"b": 1} -> 5']
+    assert differences({"ks": (1, 3), "options": {}, "x": math.nan}, {"ks": [1, 3], "x": math.nan}) == []
+
+
+LEAVES = st.none() | st.booleans() | st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 1))
+NESTED = st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1), max_leaves=6)
+SETTINGS = st.dictionaries(st.sampled_from("abc"), NESTED)
+
+
+@given(SETTINGS, SETTINGS)
+def test_differences_are_empty_only_for_equal_settings(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert differences(before, before) == []
+    assert (differences(before, after) == []) == (
+        json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
+    )
+    turned = [line.split(": ", 1)[0] for line in differences(after, before)]
+    assert turned == [line.split(": ", 1)[0] for line in differences(before, after)]

@@ -1,0 +1,295 @@
+"""Tables with row-sparse gradients and their optimiser, against dense autograd, torch's AdamW and a loop over rows."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.model.rows import RowTable
+from harness.train import optim
+from harness.train.optim import RowSparseAdam
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads do not help tensors this small, and on a busy machine they wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def touch(table: RowTable, rows: list[int], gradient: Tensor) -> None:
+    """Leaves the given gradient in the given rows."""
+    table.gather(torch.tensor(rows)).backward(gradient)
+
+
+def table(rows: int = 6, dim: int = 3, dtype: torch.dtype = torch.float32) -> RowTable:
+    return RowTable(torch.randn(rows, dim, generator=torch.Generator().manual_seed(0), dtype=dtype))
+
+
+def scattered(collected: tuple[Tensor, Tensor] | None, like: Tensor) -> Tensor:
+    """Collected gradients as a dense gradient."""
+    assert collected is not None
+    rows, gradient = collected
+    assert len(rows.unique()) == len(rows)
+    return torch.zeros_like(like).index_copy_(0, rows, gradient)
+
+
+@settings(max_examples=50)
+@given(
+    ids=st.lists(st.integers(0, 11), min_size=1, max_size=30),
+    cuts=st.sets(st.integers(1, 29), max_size=3),
+    seed=st.integers(0, 2**16),
+)
+def test_gradients_equal_those_of_a_dense_embedding(ids, cuts, seed):
+    """One gather or several whose rows overlap, each row used any number of times."""
+    ours = table(12, 4, torch.float64)
+    dense = nn.Embedding.from_pretrained(ours.weight.detach().clone(), freeze=False)
+    target = torch.randn(len(ids), 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ((dense(torch.tensor(ids)) - target) ** 3).sum().backward()
+
+    bounds = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
+    loss = torch.zeros((), dtype=torch.float64)
+    for start, stop in pairwise(bounds):
+        rows, place = torch.tensor(ids[start:stop]).unique(return_inverse=True)
+        loss = loss + ((ours.gather(rows)[place] - target[start:stop]) ** 3).sum()
+    loss.backward()
+    collected = ours.collect()
+    assert collected is not None
+    assert sorted(collected[0].tolist()) == sorted(set(ids))
+    torch.testing.assert_close(scattered(collected, ours.weight), dense.weight.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_overlapping_gathers_add_up():
+    ours = table(5, 2)
+    first, second = ours.gather(torch.tensor([4, 0])), ours.gather(torch.tensor([1, 4]))
+    (
+        first * torch.tensor([[1.0, 2.0], [3.0, 4.0]]) + second * torch.tensor([[10.0, 20.0], [30.0, 40.0]])
+    ).sum().backward()
+    expected = torch.tensor([[3.0, 4.0], [10.0, 20.0], [0.0, 0.0], [0.0, 0.0], [31.0, 42.0]])
+    assert torch.equal(scattered(ours.collect(), ours.weight), expected)
+
+
+def test_backward_passes_add_up():
+    """The chunks of a cached gradient arrive one after the other."""
+    ours = table()
+    gathered = ours.gather(torch.tensor([2, 5]))
+    for factor in (1.0, 2.0):
+        (factor * gathered).sum().backward()
+    assert torch.equal(scattered(ours.collect(), ours.weight)[[2, 5]], torch.full((2, 3), 3.0))
+
+
+def test_collect_forgets():
+    ours = table()
+    assert ours.collect() is None
+    ours.gather(torch.tensor([1])).sum().backward()
+    assert ours.collect() is not None
+    assert ours.collect() is None
+
+
+def test_a_gather_without_gradient_counts_for_nothing():
+    """It was not used in the loss, or the loss was never differentiated."""
+    ours = table()
+    ours.gather(torch.tensor([0, 1]))
+    ours.gather(torch.tensor([3])).sum().backward()
+    collected = ours.collect()
+    assert collected is not None
+    assert collected[0].tolist() == [3]
+    ours.gather(torch.tensor([2]))
+    assert ours.collect() is None
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gathers_without_autograd_are_not_recorded(mode):
+    ours = table()
+    with mode():
+        gathered = ours.gather(torch.tensor([1, 2]))
+    assert not gathered.requires_grad
+    assert not ours._touched
+    assert torch.equal(gathered, ours.weight[1:3])
+
+
+def test_eval_mode_alone_does_not_stop_gradients():
+    """As with every module: `eval` is about dropout, `no_grad` about gradients."""
+    ours = table().eval()
+    ours.gather(torch.tensor([1])).sum().backward()
+    assert ours.collect() is not None
+
+
+def test_gathered_rows_are_a_copy():
+    ours = table()
+    before = ours.weight.detach().clone()
+    with torch.no_grad():
+        ours.gather(torch.tensor([0, 1])).zero_()
+    assert torch.equal(ours.weight, before)
+
+
+def test_no_dense_gradient_and_still_a_parameter():
+    ours = table()
+    ours.gather(torch.tensor([0])).sum().backward()
+    assert ours.weight.grad is None
+    assert list(ours.state_dict()) == ["weight"]
+    assert ours.state_dict()["weight"].shape == (6, 3)
+
+
+def test_no_rows_at_all():
+    ours = table()
+    gathered = ours.gather(torch.from_numpy(np.empty(0, np.int64)))
+    assert gathered.shape == (0, 3)
+    gathered.sum().backward()
+    rows, gradient = ours.collect()
+    assert (len(rows), gradient.shape) == (0, (0, 3))
+
+
+def torch_adamw(weight: Tensor, gradients: list[Tensor], device: str = "cpu", **settings: object) -> nn.Parameter:
+    parameter = nn.Parameter(weight.clone().to(device))
+    adam = torch.optim.AdamW([parameter], fused=False, foreach=False, **settings)
+    for gradient in gradients:
+        parameter.grad = gradient.clone().to(device)
+        adam.step()
+    return parameter
+
+
+HYPERPARAMETERS = {
+    "lr": st.floats(1e-5, 0.1),
+    "weight_decay": st.floats(0, 0.5),
+    "beta1": st.floats(0, 0.99),
+    "beta2": st.floats(0.5, 0.9999),
+    "eps": st.floats(1e-10, 1e-3),
+}
+
+
+@settings(max_examples=40)
+@given(steps=st.integers(1, 6), seed=st.integers(0, 2**16), **HYPERPARAMETERS)
+def test_all_rows_touched_equals_torch(steps, seed, lr, weight_decay, beta1, beta2, eps):
+    """In float64, so that only the formula and not rounding is compared."""
+    weight = random(5, 3, seed=seed, dtype=torch.float64)
+    gradients = [random(5, 3, seed=seed + 1 + step, dtype=torch.float64) for step in range(steps)]
+    table = RowTable(weight.clone())
+    ours = RowSparseAdam(table, (beta1, beta2), eps)
+    for gradient in gradients:
+        touch(table, [0, 1, 2, 3, 4], gradient)
+        ours.step(lr, weight_decay)
+    expected = torch_adamw(weight, gradients, lr=lr, weight_decay=weight_decay, betas=(beta1, beta2), eps=eps)
+    torch.testing.assert_close(table.weight.detach(), expected.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_all_rows_touched_equals_torch_in_float32(device):
+    weight = 1 + random(200, 32).abs()
+    gradients = [random(200, 32, seed=step) for step in range(1, 21)]
+    table = RowTable(weight.clone().to(device))
+    ours = RowSparseAdam(table)
+    for gradient in gradients:
+        touch_all = torch.arange(200, device=device)
+        table.gather(touch_all).backward(gradient.to(device))
+        ours.step(1e-3, 0.05)
+    expected = torch_adamw(weight, gradients, device, lr=1e-3, weight_decay=0.05)
+    torch.testing.assert_close(table.weight.detach(), expected.detach(), rtol=1e-6, atol=0)
+
+
+def loop_over_rows(weight, history, lr, weight_decay, beta1, beta2, eps):
+    """The formula of the module, one row and one step at a time, in numpy float64."""
+    weight = weight.copy()
+    mean, square, count = np.zeros_like(weight), np.zeros_like(weight), np.zeros(len(weight), int)
+    for rows, gradient in history:
+        for row, g in zip(rows, gradient, strict=True):
+            count[row] += 1
+            mean[row] = beta1 * mean[row] + (1 - beta1) * g
+            square[row] = beta2 * square[row] + (1 - beta2) * g**2
+            corrected = mean[row] / (1 - beta1 ** count[row])
+            root = np.sqrt(square[row] / (1 - beta2 ** count[row]))
+            weight[row] = weight[row] - lr * weight_decay * weight[row] - lr * corrected / (root + eps)
+    return weight, mean, square, count
+
+
+@settings(max_examples=40)
+@given(
+    touched=st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True), min_size=1, max_size=6),
+    seed=st.integers(0, 2**16),
+    **HYPERPARAMETERS,
+)
+def test_some_rows_touched_equals_a_loop(touched, seed, lr, weight_decay, beta1, beta2, eps):
+    weight = random(8, 3, seed=seed, dtype=torch.float64)
+    history = [
+        (rows, random(len(rows), 3, seed=seed + 1 + step, dtype=torch.float64)) for step, rows in enumerate(touched)
+    ]
+    table = RowTable(weight.clone())
+    ours = RowSparseAdam(table, (beta1, beta2), eps)
+    for rows, gradient in history:
+        touch(table, rows, gradient)
+        ours.step(lr, weight_decay)
+    expected = loop_over_rows(
+        weight.numpy(), [(rows, g.numpy()) for rows, g in history], lr, weight_decay, beta1, beta2, eps
+    )
+    for mine, theirs in zip((table.weight, ours.exp_avg, ours.exp_avg_sq, ours.steps), expected, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_untouched_rows_keep_every_bit():
+    table = RowTable(random(9, 4))
+    ours = RowSparseAdam(table)
+    touch(table, [1, 3, 5], random(3, 4, seed=1))
+    ours.step(0.1, 0.5)
+    before = [tensor.detach().clone() for tensor in (table.weight, ours.exp_avg, ours.exp_avg_sq, ours.steps)]
+    touch(table, [5, 8], random(2, 4, seed=2))
+    ours.step(0.1, 0.5)
+    still = [0, 1, 2, 3, 4, 6, 7]
+    for old, new in zip(before, (table.weight, ours.exp_avg, ours.exp_avg_sq, ours.steps), strict=True):
+        assert torch.equal(old[still], new[still])
+        assert not torch.equal(old[[5, 8]], new[[5, 8]])
+    ours.step(0.1, 0.5)
+    assert ours.steps.tolist() == [0, 1, 0, 1, 0, 2, 0, 0, 1]
+
+
+def test_a_row_touched_late_makes_an_ordinary_first_step():
+    """A first step moves by lr in the direction of the gradient's sign, however late it comes."""
+    table = RowTable(torch.zeros(2, 3))
+    ours = RowSparseAdam(table)
+    for step in range(50):
+        touch(table, [0], random(1, 3, seed=step))
+        ours.step(0.01, 0)
+    gradient = torch.tensor([[2.0, -0.5, 1e-3]])
+    touch(table, [1], gradient)
+    ours.step(0.01, 0)
+    torch.testing.assert_close(table.weight[1:], -0.01 * gradient.sign(), rtol=1e-4, atol=0)
+
+
+def test_blocks_do_not_change_a_bit(monkeypatch):
+    results = []
+    for elements in (2**20, 7 * 4):
+        monkeypatch.setattr(optim, "_BLOCK_ELEMENTS", elements)
+        table = RowTable(random(40, 4))
+        ours = RowSparseAdam(table)
+        for step in range(3):
+            rows = torch.randperm(40, generator=torch.Generator().manual_seed(step))[:23]
+            touch(table, rows.tolist(), random(23, 4, seed=step))
+            ours.step(0.01, 0.1)
+        results.append((table.weight.detach(), ours.exp_avg, ours.exp_avg_sq))
+    assert all(torch.equal(whole, blocks) for whole, blocks in zip(*results, strict=True))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the resident set from /proc")
+def test_moments_take_memory_when_rows_are_touched():
+    def resident_mib() -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 2**10
+
+    table = RowTable(torch.from_numpy(np.zeros((2_000_000, 64), np.float32)))
+    before = resident_mib()
+    ours = RowSparseAdam(table)
+    touch(table, [0, 1_999_999], torch.ones(2, 64))
+    ours.step(0.1, 0)
+    assert ours.exp_avg.shape == (2_000_000, 64)
+    assert resident_mib() - before < 100  # both moments together span 977 MiB

@@ -1,0 +1,236 @@
+"""Every trained method through the real pipeline on small generated data, and what happens when its input is odd."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.data.ragged import Ragged
+from harness.errors import UserError
+from harness.files import read_manifest
+from harness.method import load_method, methods
+from harness.model.encoder import load_encoder
+from harness.record import read_record
+from harness.resume import read_events
+from harness.run import run, tokenise, train_side
+from harness.train import Batch
+from harness.train.checkpoint import load_model
+from harness.train.timing import Timer
+from tests.training_runs import DATASET, STEPS, config, only_run
+
+TRAINED = ("depsl", "depsl-v1", "unidec", "unidec-thesis", "unidec-v1")
+GOLDEN = {
+    "depsl": (4.27563, 4.36120, 4.39474, 4.33424),
+    "depsl-v1": (4.26140, 4.37182, 4.38657, 4.32943),
+    "unidec": (11.43082, 9.05423, 6.08572, 5.11752),
+    "unidec-thesis": (13.10748, 10.33641, 9.47442, 8.79123),
+    "unidec-v1": (11.08923, 8.94273, 8.07354, 7.46597),
+}
+"""Loss of every epoch of the small training; whoever changes one changes what the method computes."""
+
+
+def figures(folder: Path, name: str) -> list[float]:
+    """All logged values of one figure."""
+    return [
+        event["values"][name]
+        for event in read_events(folder / "events.jsonl")
+        if event["event"] == "metrics" and name in event["values"]
+    ]
+
+
+def test_every_method_is_tested_here() -> None:
+    """A method with stages belongs into this contract."""
+    assert set(methods()) - {"zeroshot"} == set(TRAINED)
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_a_training_is_complete_and_gives_the_losses_it_always_gave(method: str, workspace: Path) -> None:
+    record = run(config(method), track="none")
+    folder = only_run(workspace)
+    losses = figures(folder, "train/loss")
+    assert losses == pytest.approx(GOLDEN[method], rel=2e-4)
+    assert losses[-1] < losses[1]  # the first epoch, in random order and without hard negatives, is the easiest
+    assert record.training["steps"] == STEPS
+    assert record.training["seconds"] > 0
+    manifest = read_manifest(folder, verify=True)
+    assert manifest is not None
+    assert {"model/model.safetensors", "record.json", "ids.npy"} <= set(manifest["files"])
+    assert not (folder / "checkpoints").exists()
+    assert load_model(folder / "model")[1]["method"] == method
+
+
+def test_every_epoch_says_what_it_did(workspace: Path) -> None:
+    run(config(), track="none")
+    folder = only_run(workspace)
+    for name in (
+        *("train/loss", "train/loss_d", "train/loss_c", "train/loss_bce"),
+        *("train/positives", "train/pool", "train/rows_per_second", "train/seconds", "peak_memory_gib"),
+        *("lr/encoder", "lr/heads", "lr/classifier"),
+    ):
+        assert len(figures(folder, name)) == 4, name
+    assert figures(folder, "train/epoch") == [1, 2, 3, 4]
+    assert len(figures(folder, "mining/seconds")) == 2
+    for share in ("encode", "pool", "loss", "backward", "optimiser"):
+        assert all(0 < value < 1 for value in figures(folder, f"time/{share}")), share
+    assert figures(folder, "lr/heads")[-1] < figures(folder, "lr/heads")[1]
+
+
+def test_training_beats_the_frozen_encoder(workspace: Path) -> None:
+    settings = {"epochs": 15, "lr_classifier": 1e-2, "bce_weight": 0.0}
+    trained = run(config(dataset="synthetic", **settings), track="none")
+    assert set(trained.views) == {"concat", "de", "clf"}
+    assert trained.views["concat"] == trained.metrics
+    frozen = {"encoder": "tiny"}
+    from harness.config import Layer
+    from harness.run import resolve_config
+
+    zero = run(resolve_config("zeroshot", "synthetic", [Layer("test", frozen)])[0], track="none")
+    assert trained.metrics["P@1"] > zero.metrics["P@1"] + 5
+
+
+def test_concatenated_scores_are_the_sum_of_both_heads() -> None:
+    settings = config(epochs=1)
+    encoder = load_encoder("tiny", seed=0)
+    from harness.data import load
+
+    dataset = load(DATASET)
+    tokens = tokenise(dataset, encoder, 32)
+    method = load_method("unidec")
+    rows = np.arange(dataset.train.shape[0])
+    inputs = train_side(dataset, rows, tokens, encoder, "cpu", settings, print)
+    parts = method.build(inputs, method.params.model_validate(settings.params))
+    parts.stages[0].begin()
+    views = parts.scorer.views
+    queries, labels = (
+        parts.scorer.query_vectors(tokens.test, views),
+        parts.scorer.label_vectors(tokens.labels, views),
+    )
+    scores = {view: queries[view] @ labels[view].T for view in views}
+    assert scores["concat"] == pytest.approx(scores["de"] + scores["clf"], abs=1e-5)
+    # started from label texts, the classifier scores as its head does: a cosine of two texts
+    assert np.linalg.norm(labels["clf"], axis=1) == pytest.approx(1, abs=1e-5)
+    assert len(labels["concat"]) == dataset.train.shape[1]
+
+
+@pytest.mark.parametrize("scorer", ["de", "clf"])
+def test_the_scorer_option_decides_what_is_reported(scorer: str) -> None:
+    record = run(config(scorer=scorer, epochs=2), track="none")
+    assert record.metrics == record.views[scorer]
+    assert next(iter(record.views)) == scorer
+    assert set(record.views) == {"concat", "de", "clf"}
+
+
+def test_held_out_rows_choose_the_epoch(workspace: Path) -> None:
+    record = run(config(validation={"size": 48, "metric": "P@5"}), track="none")
+    folder = only_run(workspace)
+    values = figures(folder, "validation/P@5")
+    assert len(values) == 4
+    assert record.training["validation/P@5"] == max(values)
+    assert record.training["best_epoch"] == 1 + values.index(max(values))
+
+
+def test_training_stops_when_validation_no_longer_improves(workspace: Path) -> None:
+    frozen = {"lr_encoder": 1e-12, "lr_heads": 1e-12, "lr_classifier": 1e-12}
+    record = run(config(epochs=20, validation={"size": 0.2, "patience": 2}, **frozen), track="none")
+    assert len(figures(only_run(workspace), "train/loss")) == 3
+    assert record.training["best_epoch"] == 1
+
+
+def test_held_out_rows_are_never_trained_on() -> None:
+    from harness.data import load
+    from harness.run import hold_out
+
+    dataset, settings = load(DATASET), config(validation={"size": 0.25})
+    kept, held = hold_out(dataset, settings)
+    assert len(held) == 60
+    assert np.array_equal(np.sort(np.concatenate([kept, held])), np.arange(240))
+    assert not np.array_equal(held, hold_out(dataset, config(validation={"size": 0.25}, seed=1))[1])
+
+
+def test_learning_rates_without_measure_end_in_one_clear_line() -> None:
+    with pytest.raises(UserError, match=r"the loss became (nan|inf) at step 1 .* lower the learning rates"):
+        run(config("unidec-v1", lr_heads=1e38, warmup_epochs=0.0, schedule="constant"), track="none")
+
+
+def test_divergence_stops_with_the_last_good_checkpoint(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.train import psl
+
+    backward = psl.PickSomeLabels.backward
+
+    def diverging(self: psl.PickSomeLabels, batch: Batch, timer: Timer) -> dict[str, float]:
+        return {**backward(self, batch, timer), **({"loss": float("nan")} if batch.step == 6 else {})}
+
+    monkeypatch.setattr(psl.PickSomeLabels, "backward", diverging)
+    with pytest.raises(UserError, match=r"the loss became nan at step 6 \(epoch 2\).* last good checkpoint is step 4"):
+        run(config(), track="none")
+    folder = only_run(workspace)
+    assert read_record(folder).status == "failed"
+    assert list((folder / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta": 0}, "beta.*greater than or equal to 1"),
+        ({"eta": -1}, "eta.*greater than or equal to 0"),
+        ({"loss": "softmaxx"}, "loss.*no such loss.*decoupled-softmax"),
+        ({"dim": 7}, "dim is 7.*even"),
+        ({"temperature": 0.0}, "temperature.*greater than 0"),
+        ({"validation": {"size": 0.001}}, "validation.size 0.001 of 240 train rows is no row"),
+        ({"validation": {"size": 240}}, "leave some to train on"),
+        ({"validation": {"patience": 3}}, "patience needs rows"),
+        ({"validation": {"size": 0.2, "metric": "P@7"}}, "unknown validation.metric 'P@7'"),
+    ],
+)
+def test_senseless_settings_are_one_clear_line(settings: dict[str, object], message: str, workspace: Path) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        run(config(**settings), track="none")
+    assert len(str(error.value).splitlines()) == 1
+    assert not (workspace / "runs").exists()
+
+
+def test_a_batch_of_everything_and_no_negatives_left_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    record = run(config(dataset="synthetic:train=40,test=10,labels=8,labels_per_row=8", batch_size=500), track="none")
+    assert any("batch_size 500 is more than the 40 train rows" in warning for warning in record.warnings)
+    assert any("no label is left" in warning for warning in record.warnings)
+    assert record.training["steps"] == 4
+    assert "warning:" in capsys.readouterr().err
+
+
+def test_labels_without_text_are_said(tmp_path: Path, workspace: Path) -> None:
+    import json
+
+    folder = tmp_path / "own"
+    folder.mkdir()
+    rows = [{"text": f"text number {i}", "labels": [str(i % 5)]} for i in range(30)]
+    for name, lines in {
+        "train": rows,
+        "test": rows[:5],
+        "labels": [{"id": str(i), "text": "" if i == 3 else f"label {i}"} for i in range(5)],
+    }.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    record = run(config(dataset=f"{folder}/"), track="none")
+    assert any("1 labels have no text" in warning for warning in record.warnings)
+    assert all(np.isfinite(list(record.metrics.values())))
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_another(workspace: Path) -> None:
+    models = []
+    for seed in (0, 0, 1):
+        record = run(config(seed=seed, epochs=2), track="none")
+        models.append((workspace / "runs" / record.run_id / "model" / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+    assert models[0] != models[2]
+
+
+def test_how_often_it_saves_and_how_it_pads_change_nothing(workspace: Path) -> None:
+    saving = run(config(epochs=2, checkpoint={"every_steps": 1}), track="none")
+    plain = run(config(epochs=2, checkpoint={"min_seconds": 1000.0}, batch_tokens=64), track="none")
+    assert saving.metrics == plain.metrics
+
+
+def test_joined_rows_follow_each_other() -> None:
+    first = Ragged(np.array([1, 2, 3]), np.array([0, 2, 3]))
+    second = Ragged(np.array([9, 8]), np.array([0, 0, 2]))
+    both = first.joined(second)
+    assert [both[row].tolist() for row in range(len(both))] == [[1, 2], [3], [], [9, 8]]

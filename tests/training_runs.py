@@ -1,0 +1,59 @@
+"""Small trainings for tests: generated data, an encoder of a few thousand weights, seconds in all."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from harness.config import Layer, RunConfig
+from harness.run import resolve_config
+
+DATASET = "synthetic:train=240,test=60,labels=90"
+SETTINGS = {
+    "encoder": "tiny",
+    "batch_size": 60,
+    "epochs": 4,
+    "random_epochs": 1,
+    "refresh_epochs": 2,
+    "warmup_epochs": 1.0,
+    "lr_encoder": 1e-3,
+    "lr_heads": 1e-3,
+    "checkpoint": {"min_seconds": 0.0},
+}
+STEPS = 4 * 4
+
+
+def config(method: str = "unidec", dataset: str = DATASET, **values: object) -> RunConfig:
+    """Resolved settings of a small run."""
+    return resolve_config(method, dataset, [Layer("small", SETTINGS), Layer("test", values)])[0]
+
+
+def in_child(work: Callable[[], object], said: Path) -> int:
+    """Does the work in a forked process and returns its exit code; what it writes to standard error goes to `said`.
+
+    Forked, because a new interpreter needs seconds to import torch; with one thread, because OpenMP's others are not
+    there in a forked process.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 2)
+            sys.stderr = os.fdopen(2, "w", buffering=1)
+            torch.set_num_threads(1)
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def only_run(workspace: Path) -> Path:
+    """The one run folder of a workspace."""
+    (folder,) = (path for path in (workspace / "runs").iterdir() if path.is_dir())
+    return folder
