@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.errors import unknown_name
-from harness.loss.closed_form import differentiable, positive_pairs
+from harness.loss.closed_form import Evaluated, differentiable, positive_pairs
 
 REDUCTIONS = ("mean", "sum-labels")
 _LINEAR_FROM = 40.0
@@ -31,24 +31,25 @@ def bce(scores: Tensor, positive: Tensor, *, ignored: Tensor | None = None, redu
     """
     if reduction not in REDUCTIONS:
         raise unknown_name("reduction of loss bce", reduction, REDUCTIONS)
-    row, label = positive_pairs(scores, positive, ignored)
-    pairs = scores.numel() - (0 if ignored is None else int(ignored.count_nonzero()))
-    divisor = max(1, pairs if reduction == "mean" else len(scores))
-    return differentiable(scores, partial(_evaluate, row, label, ignored, divisor))
+    pairs = positive_pairs(scores, positive, ignored)
+    counted = scores.numel() - (0 if ignored is None else int(ignored.count_nonzero()))
+    divisor = max(1, counted if reduction == "mean" else len(scores))
+    return differentiable(scores, partial(_evaluate, pairs, ignored, divisor))
 
 
-def _evaluate(
-    row: Tensor, label: Tensor, ignored: Tensor | None, divisor: int, scores: Tensor, with_gradient: bool
-) -> tuple[Tensor, Tensor | None]:
-    matched = scores[row, label]
+def _evaluate(pairs: tuple[Tensor, Tensor], ignored: Tensor | None, divisor: int, scores: Tensor) -> Evaluated:
     losses = functional.softplus(scores, threshold=_LINEAR_FROM)
-    losses[row, label] = functional.softplus(-matched, threshold=_LINEAR_FROM)
-    loss = _without(ignored, losses).sum() / divisor
-    if not with_gradient:
-        return loss, None
+    losses[pairs] = functional.softplus(-scores[pairs], threshold=_LINEAR_FROM)
+    value = _without(ignored, losses).sum() / divisor
+    return Evaluated(value, partial(_gradient, pairs, ignored, divisor), (scores,))
+
+
+def _gradient(
+    pairs: tuple[Tensor, Tensor], ignored: Tensor | None, divisor: int, upstream: Tensor, scores: Tensor
+) -> Tensor:
     gradient = torch.sigmoid(scores)
-    gradient[row, label] = -torch.sigmoid(-matched)
-    return loss, _without(ignored, gradient).div_(divisor)
+    gradient[pairs] = -torch.sigmoid(-scores[pairs])
+    return _without(ignored, gradient).mul_(upstream / divisor)
 
 
 def _without(ignored: Tensor | None, values: Tensor) -> Tensor:

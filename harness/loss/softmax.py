@@ -22,10 +22,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from harness.loss.closed_form import differentiable, positive_pairs
+from harness.loss.closed_form import Evaluated, differentiable, positive_pairs
 
-_WIDEST = 40.0
-"""Down to e^-40 a float32 exponential is good to 2e-6, and e^-87 is the end, so that no term that matters is lost."""
+_WIDEST = 60.0
+"""Down to e^-60 a float32 exponential is good to 2e-6, and e^-87 is the end, so that no term that matters is lost."""
 
 
 @dataclass(frozen=True)
@@ -67,28 +67,23 @@ class SoftmaxLoss:
 
     def two_way(self, scores: Tensor, positive: Tensor, weight: float, *, ignored: Tensor | None = None) -> Tensor:
         """The loss in both directions, matrices [B, P]; see `harness.loss.two_way`."""
-        row, label = positive_pairs(scores, positive, ignored)
-        both = (_Direction(row, 1, weight), _Direction(label, 0, 1 - weight))
+        pairs = positive_pairs(scores, positive, ignored)
+        both = (_Direction(pairs[0], 1, weight), _Direction(pairs[1], 0, 1 - weight))
         directions = [direction for direction in both if direction.weight]
-        return differentiable(scores, partial(self._evaluate, (row, label), ignored, directions))
+        return differentiable(scores, partial(self._evaluate, pairs, ignored, directions))
 
     def _evaluate(
-        self,
-        pairs: tuple[Tensor, Tensor],
-        ignored: Tensor | None,
-        directions: list[_Direction],
-        scores: Tensor,
-        with_gradient: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, pairs: tuple[Tensor, Tensor], ignored: Tensor | None, directions: list[_Direction], scores: Tensor
+    ) -> Evaluated:
+        shape = scores.shape
         if not len(pairs[0]):
-            return scores.new_zeros(()), torch.zeros_like(scores) if with_gradient else None
+            return Evaluated(scores.new_zeros(()), lambda upstream: upstream.new_zeros(shape))
         denominators = _denominators(_candidates(scores, pairs if self.decoupled else None, ignored), directions)
         values, pulls = zip(*(self._value_and_pulls(scores[pairs], part) for part in denominators), strict=True)
-        if not with_gradient:
-            return torch.stack(values).sum(), None
-        gradient = _push(denominators, pulls)
-        gradient[pairs] -= torch.stack(pulls).sum(0)
-        return torch.stack(values).sum(), gradient
+        pushes = [_push(part, pull) for part, pull in zip(denominators, pulls, strict=True)]
+        gradient = partial(_gradient, pairs, torch.stack(pulls).sum(0), pushes)
+        matrices = {id(part.terms): part.terms for part in denominators}
+        return Evaluated(torch.stack(values).sum(), gradient, tuple(matrices.values()))
 
     def _value_and_pulls(self, matched: Tensor, denominator: _Denominator) -> tuple[Tensor, Tensor]:
         """Value [] and pulls v [n] of one direction, from the scores of the positive pairs, `matched` [n]."""
@@ -137,22 +132,28 @@ def _denominators(candidates: Tensor, directions: list[_Direction]) -> list[_Den
     return found
 
 
-def _push(denominators: list[_Denominator], pulls: tuple[Tensor, ...]) -> Tensor:
-    """The dense part of the gradient, [B, P]: sum over directions of terms / total * (sum of the anchor's pulls).
+def _push(denominator: _Denominator, pull: Tensor) -> Tensor:
+    """What the terms of each anchor are multiplied with in the gradient, (sum of its pulls) / total, [B, 1] or [1, P].
 
-    Writes over the terms. Where nothing is left to choose from, the pulls and the terms are 0 and so is the quotient.
+    Where nothing is left to choose from, the pulls are 0 and so is the quotient.
     """
-    factors = []
-    for part, pull in zip(denominators, pulls, strict=True):
-        mass = torch.zeros_like(part.total).index_add_(0, part.direction.anchor, pull)
-        factor = mass / part.total.clamp(min=torch.finfo(pull.dtype).tiny)
-        factors.append(factor.unsqueeze(part.direction.dim))
-    first, *second = denominators
+    mass = torch.zeros_like(denominator.total).index_add_(0, denominator.direction.anchor, pull)
+    return (mass / denominator.total.clamp(min=torch.finfo(pull.dtype).tiny)).unsqueeze(denominator.direction.dim)
+
+
+def _gradient(
+    pairs: tuple[Tensor, Tensor], pull: Tensor, pushes: list[Tensor], upstream: Tensor, *terms: Tensor
+) -> Tensor:
+    """The gradient, [B, P]: sum over directions of terms * push, minus the pulls [n] of the positive pairs."""
+    first, *second = (upstream * push for push in pushes)
     if not second:
-        return first.terms.mul_(factors[0])
-    if second[0].terms is first.terms:
-        return first.terms.mul_(factors[0] + factors[1])
-    return first.terms.mul_(factors[0]).addcmul_(second[0].terms, factors[1])
+        gradient = terms[0] * first
+    elif len(terms) == 1:
+        gradient = (first + second[0]).mul_(terms[0])
+    else:
+        gradient = (terms[0] * first).addcmul_(terms[1], second[0])
+    gradient[pairs] -= upstream * pull
+    return gradient
 
 
 supcon = SoftmaxLoss(decoupled=False, averaged=True)

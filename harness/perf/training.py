@@ -38,7 +38,7 @@ class Steps:
         method = load_method("unidec")
         inputs = Inputs(
             random_labels(generator, ROWS, labels),
-            csr_array((ROWS, labels), dtype=np.float32),
+            no_pairs(ROWS, labels),
             random_texts(generator, ROWS),
             random_texts(generator, labels),
             encoder,
@@ -77,6 +77,12 @@ def random_labels(generator: np.random.Generator, rows: int, labels: int) -> csr
     columns = columns * LABELS_PER_ROW + np.arange(LABELS_PER_ROW)
     bounds = np.arange(rows + 1) * LABELS_PER_ROW
     return csr_array((np.ones(columns.size, np.float32), columns.ravel(), bounds), shape=(rows, labels))
+
+
+def no_pairs(rows: int, labels: int) -> csr_array:
+    """A matrix [rows, labels] without an entry."""
+    nothing = np.zeros(0, np.int64)
+    return csr_array((np.zeros(0, np.float32), nothing, np.zeros(rows + 1, np.int64)), shape=(rows, labels))
 
 
 def random_texts(generator: np.random.Generator, rows: int) -> Ragged:

@@ -98,6 +98,7 @@ class RowSparseAdam:
         self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         """t, the number of updates of each row, [R]."""
         self._scratch = weight.new_empty(4, max(1, _BLOCK_ELEMENTS // max(1, weight.shape[1])), weight.shape[1])
+        self._unit = _widest(weight)
 
     def step(self, lr: float, weight_decay: float) -> None:
         """Updates the rows gathered from the table since the last step and forgets that they were."""
@@ -148,7 +149,7 @@ class RowSparseAdam:
         torch.sqrt(square, out=denominator).mul_(slope).add_(floor)
         weight.mul_(1 - decay).addcdiv_(mean, denominator, value=-lr)
         for whole, copy in stored:
-            whole.index_copy_(0, rows, copy)
+            whole.view(self._unit).index_copy_(0, rows, copy.view(self._unit))
 
 
 class Optimiser:
@@ -260,6 +261,16 @@ def _lazy_zeros(like: Tensor) -> Tensor:
     if like.device.type != "cpu":
         return torch.zeros_like(like)
     return torch.from_numpy(np.zeros(like.shape, dtype=like.detach()[:0].numpy().dtype))
+
+
+def _widest(weight: Tensor) -> torch.dtype:
+    """The largest type as which rows of `weight` [R, D] can be moved.
+
+    On the CPU torch scatters rows element by element; in elements of 16 bytes that takes a quarter less time.
+    """
+    elements = 16 // weight.element_size()
+    divisible = weight.shape[1] % elements == 0 and weight.storage_offset() % elements == 0
+    return torch.complex128 if weight.device.type == "cpu" and weight.is_contiguous() and divisible else weight.dtype
 
 
 def _dense(
