@@ -76,7 +76,7 @@ class RunConfig(Settings):
     device: str = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
     batch_tokens: Annotated[int, Field(ge=1)] = 16_384
-    """Tokens per micro-batch when encoding without gradients; changes speed and memory, never results."""
+    """Tokens per micro-batch when encoding without gradients; changes speed and memory, results by rounding only."""
     filter: bool = True
     """Mask the dataset's filter pairs before ranking."""
     ks: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = (1, 3, 5)

@@ -86,8 +86,8 @@ class Parts:
     scorer: Scorer
     model: "nn.Module | None" = None
     """What is trained and saved; None for a method without training."""
-    stages: "tuple[Stage, ...]" = ()
-    """Phases of training, in order."""
+    stages: "Callable[[], tuple[Stage, ...]]" = tuple
+    """Makes the phases of training, in order; called for a training only, because an optimiser needs memory."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ class MlflowSink:
         self._client: Any = None
         self._run_id = ""
         self._metrics: list[Any] = []
+        self._known: set[tuple[str, int]] = set()
+        """(name, step) of the figures that an interrupted run has already sent."""
         self._flushed = time.monotonic()
 
     def handle(self, event: Event) -> None:
@@ -85,6 +87,8 @@ class MlflowSink:
             self._start(event)
             return
         self._run_id = found[0].info.run_id
+        for name in found[0].data.metrics:
+            self._known |= {(name, point.step) for point in self._client.get_metric_history(self._run_id, name)}
         self._client.update_run(self._run_id, status="RUNNING")
         self._client.set_tag(self._run_id, "resumed", str(len(event.get("resumed", []))))
 
@@ -132,6 +136,10 @@ class MlflowSink:
 
         moment = int(datetime.fromisoformat(event["time"]).timestamp() * 1000)
         for key, value in event["values"].items():
+            value = float(value)  # the log holds NaN and infinity as words
+            if (metric_name(key), event["step"]) in self._known:
+                continue
+            self._known.add((metric_name(key), event["step"]))
             if math.isfinite(value):
                 self._metrics.append(Metric(metric_name(key), float(value), moment, event["step"]))
             else:  # MLflow would store infinity as 1.8e308

@@ -7,9 +7,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Advance = Callable[[int], None]
 _QUIET_BELOW_SECONDS = 2.0
+
+
+@cache
+def terminal() -> "Console":
+    """The one console on standard error: bars inside a bar share it, or they would overwrite each other."""
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 @contextmanager
@@ -33,7 +46,6 @@ def progress(description: str, total: int | None = None, unit: str = "rows") -> 
 
 @contextmanager
 def _live_bar(description: str, total: int | None, unit: str) -> Iterator[Advance]:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -51,6 +63,6 @@ def _live_bar(description: str, total: int | None, unit: str) -> Iterator[Advanc
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=terminal(), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda units: bar.advance(task, units)

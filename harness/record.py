@@ -6,7 +6,9 @@
              ids.npy           top labels of every test row, int32 [M, K], -1 = none
              scores.npy        their scores, float32 [M, K]
              per_row.npy       per-row metric values, float32 [M, number of names in the record]
-             manifest.json     sha256 of all of the above
+             model/            weights of a trained model, with a manifest of their own
+             checkpoints/      while a training is not finished: what `--resume` needs
+             manifest.json     sha256 of all of the above but the checkpoints
 
 Nothing inside refers to an absolute path, so a folder can be moved or mailed.
 """
@@ -57,7 +59,7 @@ class RunRecord(BaseModel):
     """Backend, measured recall, vectors that were not finite."""
     encoder: dict[str, Any] = {}
     training: dict[str, Any] = {}
-    """Steps, epochs, seconds, chosen epoch; empty for a method without training."""
+    """Steps, epochs, seconds, learning rates, chosen epoch; empty for a method without training."""
     resumed: list[dict[str, Any]] = []
     """Every time the run was taken up again: when, and in which environment if it differed."""
     timings: dict[str, float] = {}
@@ -76,6 +78,14 @@ def new_run_id(method: str, dataset: str, seed: int) -> str:
 def runs_folder(out: Path | None = None) -> Path:
     """Where run folders go."""
     return out.absolute() if out else home() / "runs"
+
+
+def run_folder(run: str, out: Path | None = None) -> Path:
+    """The folder of a run, by its id in the folder of runs or by its path; whether it is finished or not."""
+    folder = Path(run) if "/" in run or Path(run).is_dir() else runs_folder(out) / run
+    if not run or not folder.is_dir():
+        raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
+    return folder.absolute()
 
 
 def read_record(path: Path) -> RunRecord:

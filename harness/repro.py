@@ -93,6 +93,14 @@ def peak_memory_gib() -> float:
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, kibibytes on Linux
 
 
+def device_memory() -> dict[str, float]:
+    """Largest amount of memory that torch held on the CUDA device so far; nothing without one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    return {"peak_device_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
+
+
 def _cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

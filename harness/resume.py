@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, UserError
-from harness.record import RunRecord, read_record, runs_folder, utc_now
+from harness.record import RunRecord, read_record, run_folder, utc_now
 
 _ABSENT = object()
-_FREE = ("checkpoint.", "batch_tokens")
+_FREE = ("checkpoint.",)
 """Settings that change no result and may differ."""
 
 
@@ -29,8 +29,8 @@ class Earlier:
     """The fields of the record that were known when it began."""
     seconds: float
     """Time spent so far."""
-    logged: frozenset[tuple[int, str]]
-    """(step, name) of every figure in the log; a figure logged again by repeated steps is not sent to MLflow twice."""
+    events: list[dict[str, Any]]
+    """Its log; a sink that lost the last ones, because it was killed before it sent them, gets them again."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -58,22 +58,24 @@ class Earlier:
 
 def find_earlier(run: str, out: Path | None = None) -> Earlier:
     """An interrupted run by its id (in the folder of runs) or by the path of its folder."""
-    folder = Path(run) if "/" in run or Path(run).is_dir() else runs_folder(out) / run
+    folder = run_folder(run, out)
+    require_unfinished(folder)
     log = folder / "events.jsonl"
     if not log.is_file():
-        raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
-    record = folder / "record.json"
-    if record.exists() and read_record(folder).status == "finished":
-        raise UserError(f"run {folder.name} is finished; there is nothing to resume. Its numbers: {record}")
+        raise UserError(f"{folder} is not the folder of a run; `python -m harness ls runs` lists what there is")
     events = read_events(log)
     if not events or events[0]["event"] != "start":
         raise DataError("the log of this run does not begin with a start; it cannot be resumed", log, 1)
     facts = {key: value for key, value in events[0].items() if key in RunRecord.model_fields}
     resumed = [event["resumed"][-1] for event in events if event["event"] == "resume" and event.get("resumed")]
-    logged = frozenset(
-        (event["step"], name) for event in events if event["event"] == "metrics" for name in event["values"]
-    )
-    return Earlier(folder.absolute(), {**facts, "resumed": resumed}, _time_spent(events), logged)
+    return Earlier(folder.absolute(), {**facts, "resumed": resumed}, _time_spent(events), events)
+
+
+def require_unfinished(folder: Path) -> None:
+    """Refuses a run that has come to its end."""
+    record = folder / "record.json"
+    if record.exists() and read_record(folder).status == "finished":
+        raise UserError(f"run {folder.name} is finished; there is nothing to resume. Its numbers: {record}")
 
 
 def read_events(log: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The pipeline: one run from a config to a record, in ten steps."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.data.ragged import Ragged
 from harness.data.tokens import token_counts, token_store
-from harness.errors import UserError, unknown_name
+from harness.errors import Terminated, UserError, unknown_name
 from harness.evaluation import Evaluator, Rows, Scored, label_weights, save_predictions
 from harness.files import write_json
 from harness.index import check_backend
@@ -25,7 +26,7 @@ from harness.model import check_encoder
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, Stopwatch, new_run_id, runs_folder, utc_now
 from harness.repro import environment, peak_memory_gib, stream
-from harness.resume import Earlier
+from harness.resume import Earlier, require_unfinished
 from harness.runlock import run_lock
 from harness.tracking import Journal, Sink, make_sinks
 
@@ -81,7 +82,7 @@ def run(
         watch.lap("open_tracking")
 
         # 6  tokens, cached by content
-        tokens = tokenise(dataset, encoder, max_len)
+        tokens = tokenise(dataset, encoder, max_len, kept)
         watch.lap("tokenise")
 
         # 7  the method's parts
@@ -114,13 +115,21 @@ def open_run(
     if earlier is not None:
         facts = earlier.continued(facts)
     folder = runs_folder(out) / facts["run_id"] if earlier is None else earlier.folder
-    with run_lock(folder), Journal(folder, facts, sinks, earlier) as journal:
-        if earlier is None:
-            write_json(folder / "config.json", {"config": facts["config"], "origins": origins})
-        for change in facts.get("resumed", [{}])[-1].get("environment", []):
-            journal.warn(f"taken up in another environment: {change}")
-        yield journal
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
+    with run_lock(folder):
+        if earlier is not None:
+            require_unfinished(folder)  # another process may have finished it since it was looked up
+        try:
+            with Journal(folder, facts, sinks, earlier) as journal:
+                if earlier is None:
+                    write_json(folder / "config.json", {"config": facts["config"], "origins": origins})
+                for change in facts.get("resumed", [{}])[-1].get("environment", []):
+                    journal.warn(f"taken up in another environment: {change}")
+                yield journal
+        except (KeyboardInterrupt, Terminated):
+            name = folder.name if folder.parent == runs_folder() else folder
+            print(f"to go on: python -m harness run --resume {name}", file=sys.stderr)  # noqa: T201
+            raise
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
 
 
 def text_length(config: RunConfig, encoder: Encoder) -> int:
@@ -140,17 +149,19 @@ class Tokens:
     labels: Ragged
 
 
-def tokenise(dataset: Dataset, encoder: Encoder, max_len: int) -> Tokens:
+def tokenise(dataset: Dataset, encoder: Encoder, max_len: int, kept: NDArray[np.int64] | None = None) -> Tokens:
     """Tokens of all texts.
 
-    The encoder is told how often each token occurs in what may be learned from: train and label texts, never test.
+    The encoder is told how often each token occurs in what may be learned from: label texts and the `kept` train rows
+    (by default all), never held-out or test rows.
     """
     columns = {"train": dataset.train_text, "test": dataset.test_text, "labels": dataset.label_text}
     train, test, labels = (
         token_store(texts, encoder.tokenizer, max_len, f"tokenise {name}", digest=dataset.column_digest(f"{name}.text"))
         for name, texts in columns.items()
     )
-    encoder.adapt(token_counts(encoder.tokenizer.vocab_size, train, labels))
+    learned = train if kept is None or len(kept) == len(train) else train.take(kept)
+    encoder.adapt(token_counts(encoder.tokenizer.vocab_size, learned, labels))
     return Tokens(train, test, labels)
 
 
@@ -210,7 +221,7 @@ def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluato
 
     training = Training(
         parts.model,
-        parts.stages,
+        parts.stages(),
         journal,
         config.checkpoint,
         config.validation,

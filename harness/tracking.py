@@ -56,7 +56,7 @@ class Journal:
         """
         self.folder = folder
         self.earlier = earlier
-        self.warnings: list[str] = []
+        self.warnings = [event["message"] for event in earlier.events if event["event"] == "warning"] if earlier else []
         self._record: RunRecord | None = None
         self.facts = facts
         self._sinks = list(sinks or [])
@@ -77,27 +77,23 @@ class Journal:
         # NaN and infinity are not JSON; they are kept as the strings Python and pandas read back as numbers
         self._log.write(json.dumps(_finite(event), ensure_ascii=False, allow_nan=False) + "\n")
         self._log.flush()
+        self._offer(event)
+
+    def _offer(self, event: Event) -> None:
         for sink in list(self._sinks):
             try:
-                sink.handle(self._news(event))
+                sink.handle(event)
             except Exception as error:
                 self._drop(sink, error)
-
-    def _news(self, event: Event) -> Event:
-        """The event without figures that an interrupted run has already sent; the log keeps both."""
-        if self.earlier is None or event["event"] != "metrics":
-            return event
-        values = {
-            name: value for name, value in event["values"].items() if (event["step"], name) not in self.earlier.logged
-        }
-        return {**event, "values": values}
 
     def metrics(self, values: dict[str, float], step: int = 0) -> None:
         """Logs numbers of one step."""
         self.event("metrics", step=step, values=values)
 
     def warn(self, message: str) -> None:
-        """Logs a warning, shows it, and keeps it for the record."""
+        """Logs a warning, shows it, and keeps it for the record; once, however often it is said."""
+        if message in self.warnings:
+            return
         self.warnings.append(message)
         self.event("warning", message=message)
         print(f"warning: {message}", file=sys.stderr)  # noqa: T201
@@ -123,10 +119,17 @@ class Journal:
             self._previous_handler = signal.signal(signal.SIGTERM, terminate)
         try:
             self.event("start" if self.earlier is None else "resume", **self.facts)
+            self._replay()
         except BaseException:  # killed while the tracker starts up: this block's own exit will not be called
             self.__exit__(*sys.exc_info())
             raise
         return self
+
+    def _replay(self) -> None:
+        """Offers the figures of an interrupted run to the sinks again; a sink leaves out what it has."""
+        for event in [] if self.earlier is None else self.earlier.events:
+            if event["event"] == "metrics":
+                self._offer(event)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

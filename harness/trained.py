@@ -18,6 +18,7 @@ from harness.files import read_manifest, sha256_json
 from harness.method import Parts, load_method
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, find_records, read_record, runs_folder
+from harness.record import run_folder as named_folder
 from harness.run import choose_device, hold_out, text_length, tokenise, train_side
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def load_run(
     model = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
     _require_same(record, "encoder", "identity", model.identity)
     max_len = text_length(config, model)
-    tokens = tokenise(data, model, max_len)
     kept, _ = hold_out(data, config)
+    tokens = tokenise(data, model, max_len, kept)
     # what there was to warn of was said when the run was made
     inputs = train_side(data, kept, tokens, model, device, config, lambda _: None)
     parts = method.build(inputs, method.params.model_validate(config.params))
@@ -102,10 +103,7 @@ def run_folder(run: str, out: Path | None = None) -> Path:
         if not there:
             raise UserError(f"there is no finished run in {runs}; make one with `python -m harness run`")
         return there[-1]
-    folder = Path(run) if "/" in run or Path(run).is_dir() else runs_folder(out) / run
-    if not run or not folder.is_dir():
-        raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
-    return folder.absolute()
+    return named_folder(run, out)
 
 
 def finished_record(folder: Path) -> RunRecord:

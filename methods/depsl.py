@@ -3,6 +3,7 @@
 The objective is `harness.train.psl`, batches and hard negatives are `harness.train.mining`. `unidec` adds a classifier.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import torch
@@ -19,7 +20,7 @@ from harness.repro import stream_seed
 from harness.train import Stage
 from harness.train.mining import MinedBatches
 from harness.train.optim import Group, Optimiser, Schedule, decayed
-from harness.train.psl import LossSettings, PickSomeLabels
+from harness.train.psl import ClassifierLossSettings, LossSettings, PickSomeLabels
 from harness.train.settings import BatchSettings, Dropout, OptimSettings, PoolSettings
 
 
@@ -42,13 +43,35 @@ def build(inputs: Inputs, params: DualEncoderParams) -> Parts:
     """A dual encoder alone."""
     model = TwoHeads(inputs.encoder, retrieval_head(inputs, params, params.dim or inputs.encoder.dim), None)
     model.to(inputs.device)
-    objective = PickSomeLabels(
-        model, inputs.train_tokens, inputs.label_tokens, params, None, params, inputs.device, inputs.seed
-    )
-    source = mined_batches(inputs, params, model, extra=0)
-    stage = Stage("depsl", params.epochs, source, objective, make_optimiser(inputs, params, model, source.steps, []))
     scorer = TwoHeadScorer(model, ("de",), inputs.device, inputs.batch_tokens)
-    return Parts(scorer, model, (stage,))
+    return Parts(scorer, model, lambda: (make_stage("depsl", inputs, params, model),))
+
+
+def make_stage(
+    name: str,
+    inputs: Inputs,
+    params: DualEncoderParams,
+    model: TwoHeads,
+    *,
+    classifier: Sequence[Group] = (),
+    classifier_losses: ClassifierLossSettings | None = None,
+    extra: int = 0,
+    begin: Callable[[], None] = lambda: None,
+) -> Stage:
+    """Training of both heads or of the dual encoder alone; `extra` positives a query for the classifier."""
+    source = mined_batches(inputs, params, model, extra)
+    objective = PickSomeLabels(
+        model=model,
+        queries=inputs.train_tokens,
+        labels=inputs.label_tokens,
+        losses=params,
+        classifier_losses=classifier_losses,
+        settings=params,
+        device=inputs.device,
+        seed=inputs.seed,
+    )
+    optimiser = make_optimiser(inputs, params, model, source.steps, classifier)
+    return Stage(name, params.epochs, source, objective, optimiser, begin)
 
 
 def retrieval_head(inputs: Inputs, params: DualEncoderParams, dim: int) -> RetrievalHead:
@@ -87,17 +110,22 @@ def mined_batches(inputs: Inputs, params: DualEncoderParams, model: TwoHeads, ex
 
 
 def make_optimiser(
-    inputs: Inputs, params: DualEncoderParams, model: TwoHeads, steps: int, classifier: list[Group]
+    inputs: Inputs, params: DualEncoderParams, model: TwoHeads, steps: int, classifier: Sequence[Group]
 ) -> Optimiser:
     """Learning rates of encoder, heads and, where there is one, the classifier table; `steps` is per epoch."""
-    lr = params.lr_encoder or inputs.encoder.learning_rate
+    rates = inputs.encoder.learning_rates
     heads = [model.retrieval] if model.classifier is None else [model.retrieval, model.classifier.projection]
     groups = [
-        *groups_of("encoder", lr, params.weight_decay, nn.ModuleList([model.encoder])),
-        *groups_of("heads", params.lr_heads, params.weight_decay, nn.ModuleList(heads)),
+        *groups_of("encoder", params.lr_encoder or rates.encoder, params.weight_decay, nn.ModuleList([model.encoder])),
+        *groups_of("heads", params.lr_heads or rates.heads, params.weight_decay, nn.ModuleList(heads)),
         *classifier,
     ]
-    schedule = Schedule(params.schedule, round(params.warmup_epochs * steps))
+    warmup = min(params.warmup_epochs, params.epochs / 2)
+    if warmup < params.warmup_epochs:
+        inputs.warn(
+            f"warmup_epochs is cut from {params.warmup_epochs:g} to {warmup:g}, half of the {params.epochs} epochs"
+        )
+    schedule = Schedule(params.schedule, round(warmup * steps))
     return Optimiser(groups, schedule, params.epochs * steps, clip=params.clip)
 
 

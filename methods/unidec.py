@@ -6,21 +6,20 @@
 
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
 from harness.method import Inputs, Method, Parts
-from harness.model.encoder import encode
+from harness.model.encoder import NORM_FLOOR, encode, unit
 from harness.model.heads import Classifier, Logits, TwoHeads, start_projection
 from harness.model.scoring import TwoHeadScorer, projected
 from harness.repro import stream_seed
 from harness.train import Stage
 from harness.train.optim import Group
-from harness.train.psl import ClassifierLossSettings, PickSomeLabels
+from harness.train.psl import ClassifierLossSettings
 from harness.train.settings import Dropout, Positive
-from methods.depsl import DualEncoderParams, make_optimiser, mined_batches, retrieval_head
+from methods.depsl import DualEncoderParams, make_stage, retrieval_head
 
 VIEWS = ("concat", "de", "clf")
 
@@ -32,7 +31,7 @@ class Params(DualEncoderParams, ClassifierLossSettings):
     logits: Logits = "cosine"
     dropout_classifier: Dropout = 0.1
     beta_classifier: Annotated[int, Field(ge=0)] = 0
-    lr_classifier: Positive = 1e-3
+    lr_classifier: Positive | None = None
     scorer: Literal["concat", "de", "clf"] = "concat"
 
     @model_validator(mode="after")
@@ -52,24 +51,31 @@ def build(inputs: Inputs, params: Params) -> Parts:
     start_projection(classifier.projection, params.init_heads, generator)
     model = TwoHeads(inputs.encoder, retrieval_head(inputs, params, dim), classifier)
     model.to(inputs.device)
-    objective = PickSomeLabels(
-        model, inputs.train_tokens, inputs.label_tokens, params, params, params, inputs.device, inputs.seed
-    )
-    source = mined_batches(inputs, params, model, params.beta_classifier)
-    table = Group("classifier", params.lr_classifier, params.weight_decay, [], [classifier.table])
-    optimiser = make_optimiser(inputs, params, model, source.steps, [table])
-    stage = Stage(
-        "unidec", params.epochs, source, objective, optimiser, lambda: start_table(inputs, params, classifier)
-    )
     views = (params.scorer, *(view for view in VIEWS if view != params.scorer))
-    return Parts(TwoHeadScorer(model, views, inputs.device, inputs.batch_tokens), model, (stage,))
+    scorer = TwoHeadScorer(model, views, inputs.device, inputs.batch_tokens)
+    return Parts(scorer, model, lambda: (unified_stage(inputs, params, model, classifier),))
+
+
+def unified_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier: Classifier) -> Stage:
+    """Both heads at once."""
+    lr = params.lr_classifier or inputs.encoder.learning_rates.classifier
+    return make_stage(
+        "unidec",
+        inputs,
+        params,
+        model,
+        classifier=[Group("classifier", lr, params.weight_decay, [], [classifier.table])],
+        classifier_losses=params,
+        extra=params.beta_classifier,
+        begin=lambda: start_table(inputs, params, classifier),
+    )
 
 
 def start_table(inputs: Inputs, params: Params, classifier: Classifier) -> None:
     """First values of Psi: the classifier head's vectors of the label texts, or Xavier-uniform noise (papers)."""
     weight = classifier.table.weight
+    generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 2))
     if params.init_classifier == "xavier":
-        generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 2))
         weight.data.copy_(nn.init.xavier_uniform_(torch.empty(weight.shape), generator=generator))
         return
     encoded = encode(
@@ -79,8 +85,10 @@ def start_table(inputs: Inputs, params: Params, classifier: Classifier) -> None:
         batch_tokens=inputs.batch_tokens,
         progress="start the classifier from label texts",
     )
-    vectors = projected(classifier, np.asarray(encoded), inputs.device)
-    weight.data.copy_(torch.from_numpy(vectors))
+    vectors = torch.from_numpy(projected(classifier, encoded, inputs.device))
+    without = vectors.norm(dim=1) < NORM_FLOOR  # a label without text needs a direction of its own to learn from
+    vectors[without] = unit(torch.randn(vectors.shape, generator=generator))[without]
+    weight.data.copy_(vectors)
 
 
 METHOD = Method(Params, build)

@@ -230,3 +230,20 @@ def test_a_row_table_has_no_dense_gradient(static: StaticEncoder) -> None:
     assert rows.tolist() == sorted(set(ids.tolist()))
     assert gradient.shape == (len(rows), WIDTH)
     assert static.table.weight.grad is None
+
+
+def test_a_text_without_tokens_sends_back_no_gradient_without_bounds(static: StaticEncoder) -> None:
+    model = two_heads(static, "cosine")
+    model.classifier.table.weight.data[2] = 0  # type: ignore[union-attr]
+    work = objective(model)
+    lengths = work.queries.lengths.copy()
+    lengths[4] = 0
+    work.queries = Ragged(work.queries.values[: lengths.sum()], np.concatenate([[0], np.cumsum(lengths)]))
+    parts = work.backward(Batch(np.array([4, 7, 1, 19, 8]), POOL, 0), Timer())
+    assert np.isfinite(parts["loss"])
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert parameter.grad.abs().max() < 100, name
+    rows, gradient = model.classifier.table.collect() or (None, None)  # type: ignore[union-attr]
+    assert gradient is not None
+    assert gradient.abs().max() < 100

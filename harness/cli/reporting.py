@@ -93,7 +93,7 @@ def doctor(as_json: Json = False) -> None:
 def perf(
     suites: Annotated[
         list[str] | None,
-        typer.Argument(help="metrics, parsing, tokenising, searching, building, starting; default: all"),
+        typer.Argument(help="Suites, for example `training`; a wrong name lists them. Default: all."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the table: .md, .tex, .html, .csv or .json.")] = None,
     as_json: Json = False,

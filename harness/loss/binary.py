@@ -19,22 +19,36 @@ _LINEAR_FROM = 40.0
 """log(1 + e^x) = x in float64 from here on."""
 
 
-def bce(scores: Tensor, positive: Tensor, *, ignored: Tensor | None = None, reduction: str = "mean") -> Tensor:
-    """Binary cross-entropy with logits; queries without a positive count, all their labels are negatives.
+class BinaryCrossEntropy:
+    """Binary cross-entropy with logits; queries without a positive count, all their labels are negatives."""
 
-    Args:
-        scores: [B, P], logits.
-        positive: [B, P], bool.
-        ignored: [B, P], bool, or None.
-        reduction: "mean" over the pairs that are not ignored, so Z is their number, as in the papers' code; or
-            "sum-labels", summed over the labels and averaged over the queries, so Z = B.
-    """
-    if reduction not in REDUCTIONS:
-        raise unknown_name("reduction of loss bce", reduction, REDUCTIONS)
-    pairs = positive_pairs(scores, positive, ignored)
-    counted = scores.numel() - (0 if ignored is None else int(ignored.count_nonzero()))
-    divisor = max(1, counted if reduction == "mean" else len(scores))
-    return differentiable(scores, partial(_evaluate, pairs, ignored, divisor))
+    def __call__(
+        self, scores: Tensor, positive: Tensor, *, ignored: Tensor | None = None, reduction: str = "mean"
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            scores: [B, P], logits.
+            positive: [B, P], bool.
+            ignored: [B, P], bool, or None.
+            reduction: "mean" over the pairs that are not ignored, so Z is their number, as in the papers' code; or
+                "sum-labels", summed over the labels and averaged over the queries, so Z = B.
+        """
+        if reduction not in REDUCTIONS:
+            raise unknown_name("reduction of loss bce", reduction, REDUCTIONS)
+        pairs = positive_pairs(scores, positive, ignored)
+        counted = scores.numel() - (0 if ignored is None else int(ignored.count_nonzero()))
+        divisor = max(1, counted if reduction == "mean" else len(scores))
+        return differentiable(scores, partial(_evaluate, pairs, ignored, divisor))
+
+    def two_way(
+        self, scores: Tensor, positive: Tensor, weight: float, *, ignored: Tensor | None = None, reduction: str = "mean"
+    ) -> Tensor:
+        """The same in both directions, matrices [B, P]: a pair on its own has no anchor, so `weight` has no effect."""
+        return self(scores, positive, ignored=ignored, reduction=reduction)
+
+
+bce = BinaryCrossEntropy()
 
 
 def _evaluate(pairs: tuple[Tensor, Tensor], ignored: Tensor | None, divisor: int, scores: Tensor) -> Evaluated:

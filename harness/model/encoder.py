@@ -10,6 +10,7 @@ nothing is spent on padding; the result comes back in the order of the rows.
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,17 +23,25 @@ from harness.data.tokens import Tokenizer
 from harness.errors import UserError
 from harness.model import ENCODERS, load_encoder
 
-__all__ = ["ENCODERS", "Encoder", "encode", "load_encoder", "micro_batches", "to_tensors"]
+__all__ = ["ENCODERS", "Encoder", "encode", "load_encoder", "micro_batches", "to_tensors", "unit"]
 
 NORM_FLOOR = 1e-12
-"""Vectors shorter than this are divided by it instead of their length, so that zero stays zero."""
+"""Vectors shorter than this have no direction: scaled to unit length they are zero."""
+
+
+class LearningRates(NamedTuple):
+    """Learning rates of an encoder, of the heads on top of it and of a classifier table."""
+
+    encoder: float
+    heads: float
+    classifier: float
 
 
 class Encoder(nn.Module, ABC):
     """Tokens in, one vector per row out; trainable unless `encode` runs it."""
 
-    learning_rate: float = 1e-4
-    """What its weights are trained with unless the config says otherwise: the papers' value for transformers."""
+    learning_rates: LearningRates = LearningRates(encoder=1e-4, heads=2e-4, classifier=1e-3)
+    """What training takes unless the config says otherwise: the papers' values for transformers."""
     micro_batched: bool = True
     """Whether its activations grow with the tokens, so that a training batch must be cut into micro-batches."""
 
@@ -62,6 +71,17 @@ class Encoder(nn.Module, ABC):
 
     def adapt(self, counts: NDArray[np.int64]) -> None:
         """Takes in how often each id occurs in the train and label texts, [V]; most encoders have no use for it."""
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Rows [n, D] scaled to length 1 in float32; a row shorter than `NORM_FLOOR` becomes zero and gets no gradient.
+
+    The slope of x / |x| is 1 / |x|: the zero vector of a text without tokens would send back a gradient without bounds.
+    """
+    vectors = vectors.float()
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    short = length < NORM_FLOOR
+    return torch.where(short, 0.0, vectors / torch.where(short, 1.0, length))
 
 
 def micro_batches(lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
@@ -99,8 +119,8 @@ def encode(
 ) -> NDArray[np.float32]:
     """Vectors of every row, [n, D], without gradients and without dropout.
 
-    The size of the micro-batches changes speed and memory, not the result. Where the device runs out of memory the
-    micro-batch at hand is halved.
+    The size of the micro-batches changes speed and memory; results differ by rounding at most. Where the device runs
+    out of memory the micro-batch at hand is halved.
 
     Args:
         encoder: Moved to `device` and left there, in the mode (train or eval) it had.
@@ -141,6 +161,6 @@ def encode(
 def _vectors(encoder: Encoder, tokens: Ragged, device: torch.device | str, normalise: bool) -> NDArray[np.float32]:
     vectors = encoder(*to_tensors(tokens, device)).float()
     if normalise:
-        vectors = nn.functional.normalize(vectors, dim=1, eps=NORM_FLOOR)
+        vectors = unit(vectors)
     array: NDArray[np.float32] = vectors.cpu().numpy()
     return array

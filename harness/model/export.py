@@ -32,7 +32,7 @@ from harness.errors import DataError, UserError
 from harness.files import sha256_file, write_json, write_manifest, write_text
 from harness.model.encoder import Encoder
 from harness.model.static import StaticEncoder
-from harness.model.transformer import TransformerEncoder, _quiet_library
+from harness.model.transformer import TransformerEncoder, quiet_library
 
 WEIGHTS = "model.safetensors"
 _POOLING_FLAGS = {
@@ -155,7 +155,7 @@ def _read_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 def _write_transformer(encoder: TransformerEncoder, max_len: int, folder: Path) -> list[tuple[str, str]]:
     """Transformer and Pooling."""
     model: Any = encoder.model
-    with _quiet_library():
+    with quiet_library():
         model.save_pretrained(folder)
     library = _read_tokenizer(encoder.tokenizer)
     write_text(folder / "tokenizer.json", library.to_str())

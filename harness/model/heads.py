@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from harness.model.encoder import NORM_FLOOR, Encoder
+from harness.model.encoder import Encoder, unit
 from harness.model.rows import RowTable
 
 HeadStart = Literal["xavier", "orthogonal"]
@@ -63,11 +63,6 @@ class TwoHeads(nn.Module):
         self.encoder = encoder
         self.retrieval = retrieval
         self.classifier = classifier
-
-
-def unit(vectors: Tensor) -> Tensor:
-    """Rows [n, D] scaled to length 1 in float32; a zero row stays zero."""
-    return nn.functional.normalize(vectors.float(), dim=-1, eps=NORM_FLOOR)
 
 
 def start_projection(layer: nn.Linear, start: HeadStart, generator: torch.Generator) -> None:

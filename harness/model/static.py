@@ -22,7 +22,7 @@ from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
 from harness.errors import UserError
 from harness.files import build_once, home, sha256_json
-from harness.model.encoder import NORM_FLOOR, Encoder, encode
+from harness.model.encoder import Encoder, LearningRates, encode, unit
 from harness.model.rows import RowTable
 from harness.model.vetting import ModelFolder
 from harness.model.weights import find
@@ -36,7 +36,7 @@ ZIPF_SMOOTHING = 1e-4
 CORPUS_SMOOTHING = 1e-2
 _RELATIVE_VARIANCE_FLOOR = 1e-6
 
-STATIC_LEARNING_RATE = 2e-3
+STATIC_LEARNING_RATES = LearningRates(encoder=5e-3, heads=1e-3, classifier=1.5e-3)
 """Token vectors are met one by one, not all at every step as a transformer's weights are, so they move faster."""
 
 
@@ -44,7 +44,7 @@ class StaticEncoder(Encoder):
     """A trainable table of token vectors [V, D] with fixed token weights [V]."""
 
     weights: Tensor
-    learning_rate = STATIC_LEARNING_RATE
+    learning_rates = STATIC_LEARNING_RATES
     micro_batched = False
 
     def __init__(self, table: Tensor, weighting: Weighting, **facts: Any) -> None:
@@ -65,7 +65,7 @@ class StaticEncoder(Encoder):
         bag = nn.functional.embedding_bag(
             place, rows, offsets, mode="sum", include_last_offset=True, per_sample_weights=self.weights[ids]
         )
-        return nn.functional.normalize(bag.float(), dim=1, eps=NORM_FLOOR)
+        return unit(bag)
 
     def adapt(self, counts: NDArray[np.int64]) -> None:
         """Takes token counts [V] of the train and label texts into the weights (`sif` and `zipf+sif` only)."""

@@ -73,7 +73,7 @@ def from_folder(source: ModelFolder) -> TransformerEncoder:
     from transformers import AutoModel
 
     try:
-        with _quiet_library(), torch.random.fork_rng(devices=[]):
+        with quiet_library(), torch.random.fork_rng(devices=[]):
             model, report = AutoModel.from_pretrained(
                 str(source.folder),
                 local_files_only=True,
@@ -113,7 +113,7 @@ def _wrap(
 
 
 @contextmanager
-def _quiet_library() -> Iterator[None]:
+def quiet_library() -> Iterator[None]:
     """Silences the loading bar and the list of unused head weights; `from_folder` checks the report itself."""
     from transformers.utils import logging
 

@@ -48,7 +48,7 @@ class Steps:
             lambda message: None,
         )
         parts = method.build(inputs, method.params.model_validate({**knobs, "init_classifier": "xavier"}))
-        self._stage = parts.stages[0]
+        self._stage = parts.stages()[0]
         self._stage.begin()
         source: Any = self._stage.source
         source._picker.hard = generator.integers(0, labels, (ROWS, ETA * 5)).astype(np.int32)

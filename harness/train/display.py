@@ -4,21 +4,23 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
-_PARTS = ("encode", "loss", "backward", "optimiser", "pool", "mining")
+from harness.progress import terminal
+
+_PARTS = ("encode", "loss", "backward", "optimiser", "pool", "gather", "mining", "validation", "rest")
 
 
 class Display:
     """Progress of one stage; everything goes to standard error."""
 
-    def __init__(self, name: str, epochs: int, steps: int) -> None:
-        self._name, self._epochs, self._steps = name, epochs, steps
+    def __init__(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
+        """Takes the number of steps per epoch, and how many are `done` already."""
+        self._name, self._epochs, self._steps, self._done = name, epochs, steps, done
         self._bar: Any = None
         self._task: Any = None
         self._loss = float("nan")
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._bar = Progress(
@@ -27,11 +29,13 @@ class Display:
                 MofNCompleteColumn(),
                 TextColumn("steps  loss {task.fields[loss]:.3f}"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=terminal(),
                 transient=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task(f"train {self._name}", total=self._epochs * self._steps, loss=self._loss)
+            self._task = self._bar.add_task(
+                f"train {self._name}", total=self._epochs * self._steps, completed=self._done, loss=self._loss
+            )
         return self
 
     def __exit__(
@@ -47,9 +51,13 @@ class Display:
 
     def epoch(self, epoch: int, figures: dict[str, float], scores: dict[str, float]) -> None:
         """One epoch done: prints its line."""
-        line = epoch_line(epoch, self._epochs, figures, scores)
         if self._bar is not None:
             self._bar.update(self._task, completed=epoch * self._steps)
+        self.say(epoch_line(epoch, self._epochs, figures, scores))
+
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
         else:
             print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -7,9 +7,13 @@ save, to stop. It can be left and entered at any step; see `harness.train.checkp
 """
 
 import math
-from collections.abc import Callable
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -18,8 +22,8 @@ from torch import Tensor, nn
 
 from harness.batching import LabelPool
 from harness.config import CheckpointSettings, ValidationSettings
-from harness.errors import UserError
-from harness.repro import peak_memory_gib
+from harness.errors import Terminated, UserError
+from harness.repro import device_memory, peak_memory_gib
 from harness.tracking import Journal
 from harness.train import Batch, Stage
 from harness.train.checkpoint import Checkpoints, load_model, save_model
@@ -36,6 +40,8 @@ class Position:
 
     stage: int = 0
     epoch: int = 0
+    epochs: int = 0
+    """Epochs since the start, over all stages."""
     batch: int = 0
     """Batches of the epoch that are done."""
     step: int = 0
@@ -48,6 +54,8 @@ class Position:
     """Best value of the stage on the held-out rows."""
     best_epoch: int = 0
     """The epoch it was reached in, counted from 1."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """Peak learning rates of the stage; the config may leave them to the encoder."""
 
 
 class Training:
@@ -67,7 +75,9 @@ class Training:
         self.position = Position()
         self._saving, self._validation, self._validate = checkpoint, validation, validate
         self._checkpoints = Checkpoints(journal.folder / "checkpoints", checkpoint.keep)
-        self._best = journal.folder / "checkpoints" / "best"
+        self._folder = journal.folder / "checkpoints"
+        self._referenced: deque[Path] = deque(maxlen=checkpoint.keep)
+        """The best weights that the kept checkpoints know of."""
         self._clock, self._since_save = Timer(), Timer()
         self._before = 0.0
         """Seconds of training before this process took over."""
@@ -81,7 +91,9 @@ class Training:
             return False
         state, tensors = found
         self.position = Position(**state)
+        self._require_rates()
         self._before, self._begun = self.position.seconds, True
+        self._referenced.append(self._best_folder())
         self._load(tensors)
         return True
 
@@ -99,26 +111,46 @@ class Training:
     def facts(self) -> dict[str, Any]:
         """What the record says about the training."""
         position = self.position
-        facts = {"steps": position.step, "seconds": round(position.seconds, 3), "stages": [s.name for s in self.stages]}
+        facts: dict[str, Any] = {
+            "steps": position.step,
+            "epochs": position.epochs,
+            "seconds": round(position.seconds, 3),
+            "stages": [stage.name for stage in self.stages],
+            "learning_rates": position.rates,
+        }
         if position.best is not None:
             facts |= {"best_epoch": position.best_epoch, f"validation/{self._validation.metric}": position.best}
         return facts
 
     def _run_stage(self, stage: Stage, boundary: StepBoundary) -> None:
         position = self.position
+        position.rates = peak_rates(stage)
         if not self._begun:
             position.best, position.best_epoch = None, 0
-            stage.begin()
-        with Display(stage.name, stage.epochs, stage.source.steps) as display:
+            with boundary.immediate():
+                stage.begin()
+        done = position.epoch * stage.source.steps + position.batch
+        with Display(stage.name, stage.epochs, stage.source.steps, done) as display:
             while position.epoch < stage.epochs:
                 timer, rows_before = Timer(), position.sums.get("rows", 0.0)
                 if position.batch == 0:  # inside an epoch the checkpoint holds what was mined before it
-                    with boundary.immediate(), timer.part("mining"):
+                    with self._interruptible(stage, boundary), timer.part("mining"):
                         self._log(stage.source.refresh(position.epoch))
                 self._run_epoch(stage, boundary, display, timer)
                 self._close_epoch(stage, boundary, display, timer, rows_before)
         if position.best is not None:
-            self._load({f"model.{name}": tensor for name, tensor in load_model(self._best)[0].items()})
+            best, _ = load_model(self._best_folder())
+            self.model.load_state_dict(best)
+
+    @contextmanager
+    def _interruptible(self, stage: Stage, boundary: StepBoundary) -> Iterator[None]:
+        """A stretch that changes no weights: a signal ends it at once, and what was trained before it is saved."""
+        try:
+            with boundary.immediate():
+                yield
+        except (KeyboardInterrupt, Terminated):
+            self._save(stage)
+            raise
 
     def _run_epoch(self, stage: Stage, boundary: StepBoundary, display: Display, timer: Timer) -> None:
         position, source = self.position, stage.source
@@ -153,48 +185,69 @@ class Training:
     def _close_epoch(
         self, stage: Stage, boundary: StepBoundary, display: Display, timer: Timer, rows_before: float
     ) -> None:
-        """Logs, validates and saves at the end of an epoch."""
-        position = self.position
+        """Validates, logs and saves at the end of an epoch; interrupted before the end, it is done again on resume."""
+        position, epoch = self.position, self.position.epoch + 1
         figures = {f"train/{name}": value / position.batch for name, value in position.sums.items() if name != "rows"}
         figures["train/rows_per_second"] = (position.sums["rows"] - rows_before) / timer.total
-        rates = stage.optimiser.learning_rates((position.epoch + 1) * stage.source.steps - 1)
-        figures |= {"train/epoch": position.epoch + 1, **{f"lr/{name}": rate for name, rate in rates.items()}}
-        position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
+        rates = stage.optimiser.learning_rates(epoch * stage.source.steps - 1)
+        figures |= {"train/epoch": epoch, **{f"lr/{name}": rate for name, rate in rates.items()}}
         scores: dict[str, float] = {}
-        if self._validate is not None and position.epoch % self._validation.every_epochs == 0:
-            with boundary.immediate(), timer.part("validation"):
-                scores = self._judge(stage)
+        ended = epoch >= stage.epochs
+        if self._validate is not None and (epoch % self._validation.every_epochs == 0 or ended):
+            if self._due(epoch_end=True):
+                self._save(stage)
+            with self._interruptible(stage, boundary), timer.part("validation"):
+                scores = self._validate()
+            ended = self._judge(scores[self._validation.metric], epoch, display) or ended
         figures |= {f"time/{name}": share for name, share in timer.shares().items()}
-        figures |= {"train/seconds": timer.total, "peak_memory_gib": peak_memory_gib()}
+        figures |= {"train/seconds": timer.total, "peak_memory_gib": peak_memory_gib(), **device_memory()}
+        scores = {f"validation/{name}": score for name, score in scores.items()}
         self._log(figures | scores)
-        display.epoch(int(figures["train/epoch"]), figures, scores)
-        if position.epoch >= stage.epochs or self._due(epoch_end=True):
+        display.epoch(epoch, figures, scores)
+        position.epoch, position.batch, position.sums = stage.epochs if ended else epoch, 0, {}
+        position.epochs += 1
+        if ended or boundary.pending or self._due(epoch_end=True):
             self._save(stage)
 
-    def _judge(self, stage: Stage) -> dict[str, float]:
-        """Scores the held-out rows; keeps the weights if they are the best so far, else may end the stage."""
-        if self._validate is None:
-            return {}
+    def _judge(self, value: float, epoch: int, display: Display) -> bool:
+        """Keeps the weights if the held-out rows like them best so far; says whether the stage should end."""
         position, wanted = self.position, self._validation
-        scores = self._validate()
-        value = scores[wanted.metric]
         if position.best is None or value > position.best:
-            position.best, position.best_epoch = value, position.epoch
-            save_model(self._best, self.model.state_dict(), {"epoch": position.epoch, wanted.metric: value})
-        elif wanted.patience is not None and position.epoch - position.best_epoch >= wanted.patience:
-            self.journal.event("early_stop", epoch=position.epoch, best_epoch=position.best_epoch, best=position.best)
-            position.epoch = stage.epochs
-        return {f"validation/{name}": score for name, score in scores.items()}
+            position.best, position.best_epoch = value, epoch
+            save_model(self._best_folder(), self.model.state_dict(), {"epoch": epoch, wanted.metric: value})
+            return False
+        if wanted.patience is None or epoch - position.best_epoch < wanted.patience:
+            return False
+        self.journal.event("early_stop", epoch=epoch, best_epoch=position.best_epoch, best=position.best)
+        display.say(f"{wanted.metric} was best in epoch {position.best_epoch}; stopped {wanted.patience} epochs later")
+        return True
+
+    def _best_folder(self) -> Path:
+        """Where the best weights of the stage are: by epoch, because a resumed run may come by here again."""
+        return self._folder / f"best-{self.position.stage}-{self.position.best_epoch}"
 
     def _check_finite(self, loss: float) -> None:
         if math.isfinite(loss):
             return
+        self._stop(f"the loss became {loss}")
+
+    def _stop(self, what: str) -> NoReturn:
+        """Ends a training that diverged."""
         kept = self._checkpoints.steps()
         saved = f"the last good checkpoint is step {kept[-1]}" if kept else "no checkpoint was saved yet"
         raise UserError(
-            f"the loss became {loss} at step {self.position.step} (epoch {self.position.epoch + 1}); {saved}; "
-            "lower the learning rates, raise the temperatures or set clip=1"
+            f"{what} at step {self.position.step} (epoch {self.position.epoch + 1}); {saved}; "
+            "start a new run with lower learning rates, higher temperatures or clip=1"
         )
+
+    def _require_rates(self) -> None:
+        """Refuses to go on with other learning rates than those a run began with."""
+        before, stage = self.position.rates, self.stages[min(self.position.stage, len(self.stages) - 1)]
+        if before and before != peak_rates(stage):
+            raise UserError(
+                f"this run trains with learning rates {before}, this harness would go on with {peak_rates(stage)}; "
+                "use the version it was started with, or start a new run"
+            )
 
     def _due(self, epoch_end: bool = False) -> bool:
         wanted = self._saving
@@ -209,10 +262,16 @@ class Training:
     def _save(self, stage: Stage) -> None:
         self.position.seconds = self._before + self._clock.total
         tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+            self._stop("a weight is no longer a finite number")
         tensors |= {f"optimiser.{name}": tensor for name, tensor in stage.optimiser.state().items()}
         arrays = stage.source.state().items()
         tensors |= {f"source.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays}
         self._checkpoints.save(self.position.step, asdict(self.position), tensors)
+        self._referenced.append(self._best_folder())
+        for folder in self._folder.glob("best-*"):
+            if folder not in self._referenced:
+                shutil.rmtree(folder)
         self._since_save = Timer()
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
@@ -225,3 +284,8 @@ class Training:
             stage = self.stages[self.position.stage]
             stage.optimiser.load_state(parts["optimiser"])
             stage.source.load_state({name: tensor.numpy() for name, tensor in parts["source"].items()})
+
+
+def peak_rates(stage: Stage) -> dict[str, float]:
+    """Learning rates of a stage before the schedule."""
+    return {group.name: group.lr for group in stage.optimiser.groups}

@@ -117,8 +117,12 @@ class MinedBatches:
 
     def _clustered(self, queries: NDArray[np.float32], epoch: int) -> BatchPlan:
         settings = self._settings
-        seed = stream_seed(self._seed, "clusters", epoch)
-        if settings.batching == "glued":
-            clusters = balanced_clusters(queries, settings.cluster_size, seed, progress="cluster queries")
-            return glued_plan(clusters, settings.batch_size)
-        return clustered_plan(balanced_clusters(queries, settings.batch_size, seed, progress="cluster queries"))
+        glued = settings.batching == "glued"
+        clusters = balanced_clusters(
+            queries,
+            settings.cluster_size if glued else settings.batch_size,
+            stream_seed(self._seed, "clusters", epoch),
+            device=self._device,
+            progress="cluster queries",
+        )
+        return glued_plan(clusters, settings.batch_size) if glued else clustered_plan(clusters)

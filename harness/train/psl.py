@@ -9,10 +9,10 @@ with l any loss of `harness.loss` over the pool. Without a classifier L = L_D. F
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness import loss as losses
@@ -31,19 +31,25 @@ class LossSettings(Settings):
     """Losses of the dual-encoder head and their temperature."""
 
     loss: str = "decoupled-softmax"
-    temperature: Positive = 1 / 18
-    lambda_d: Share = 0.5
+    temperature: Positive = 1 / 27
+    lambda_d: Share = 1.0
 
 
 class ClassifierLossSettings(Settings):
     """Losses of the classifier head, and the balance of the two heads."""
 
     loss_classifier: str = "decoupled-softmax"
-    temperature_classifier: Positive = 1 / 18
-    lambda_c: Share = 0.5
-    bce_weight: Annotated[float, Field(ge=0)] = 1.0
+    temperature_classifier: Positive = 1 / 27
+    lambda_c: Share = 1.0
+    bce_weight: Annotated[float, Field(ge=0)] = 0.0
     bce_reduction: Literal["mean", "sum-labels"] = "mean"
     balance: Annotated[float, Field(alias="lambda", ge=0, le=1)] = 0.5
+
+    @model_validator(mode="after")
+    def _bce_once(self) -> Self:
+        if self.loss_classifier == "bce" and self.bce_weight:
+            raise ValueError("bce_weight adds the loss that loss_classifier already is; set bce_weight to 0")
+        return self
 
 
 @dataclass
@@ -104,12 +110,11 @@ class PickSomeLabels:
     ) -> dict[str, Tensor]:
         """L and its parts from encoded queries [B, E], encoded shared labels [shared, E] and rows of Psi [P, D]."""
         retrieval, classifier = self.model.retrieval, self.model.classifier
-        # the smaller factor is scaled, not the [B, P] product
-        scores = (retrieval(queries) / self.losses.temperature) @ retrieval(labels).T
+        scores = logits(retrieval(queries), retrieval(labels), self.losses.temperature)
         shared = slice(0, pool.shared)
         dual = losses.two_way(
             losses.get(self.losses.loss),
-            scores.float(),
+            scores,
             positive[:, shared],
             self.losses.lambda_d,
             None if ignored is None else ignored[:, shared],
@@ -117,7 +122,7 @@ class PickSomeLabels:
         if classifier is None or rows is None or self.classifier_losses is None:
             return {"loss": dual}
         settings = self.classifier_losses
-        scores = ((classifier(queries) / settings.temperature_classifier) @ classifier.rows(rows).T).float()
+        scores = logits(classifier(queries), classifier.rows(rows), settings.temperature_classifier)
         contrast = losses.two_way(losses.get(settings.loss_classifier), scores, positive, settings.lambda_c, ignored)
         parts = {"loss_d": dual, "loss_c": contrast}
         if settings.bce_weight:
@@ -126,11 +131,20 @@ class PickSomeLabels:
         return {"loss": settings.balance * dual + (1 - settings.balance) * contrast, **parts}
 
     def _precision(self) -> AbstractContextManager[Any]:
-        """bfloat16 matrix products where the device has them; losses and master weights stay float32."""
+        """bfloat16 in encoder and heads where the device has it; scores, losses and weights stay float32."""
         wanted = self.settings.precision
         if wanted == "bfloat16" or (wanted == "auto" and self.device.startswith("cuda")):
             return torch.autocast(self.device.partition(":")[0], dtype=torch.bfloat16)
         return nullcontext()
+
+
+def logits(queries: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Scores [B, P] of queries [B, D] and labels [P, D], in float32: bfloat16 has three digits, too few for a softmax.
+
+    The smaller factor is scaled, not the product.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        return (queries.float() / temperature) @ labels.float().T
 
 
 def to_device(pool: LabelPool, device: str) -> tuple[Tensor, Tensor | None]:

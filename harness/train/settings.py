@@ -17,10 +17,10 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 class BatchSettings(Settings):
     """Which queries go together; see `harness.batching`."""
 
-    batch_size: Annotated[int, Field(ge=1)] = 1024
+    batch_size: Annotated[int, Field(ge=1)] = 256
     batching: Literal["clusters", "glued", "random"] = "clusters"
     cluster_size: Annotated[int, Field(ge=1)] = 8
-    random_epochs: Annotated[int, Field(ge=0)] = 5
+    random_epochs: Annotated[int, Field(ge=0)] = 2
     refresh_epochs: Annotated[int, Field(ge=1)] = 5
 
 
@@ -37,12 +37,12 @@ class PoolSettings(Settings):
 class OptimSettings(Settings):
     """How weights move; see `harness.train.optim`."""
 
-    epochs: Annotated[int, Field(ge=1)] = 30
+    epochs: Annotated[int, Field(ge=1)] = 15
     lr_encoder: Positive | None = None
-    lr_heads: Positive = 2e-4
+    lr_heads: Positive | None = None
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup_epochs: Annotated[float, Field(ge=0)] = 3.0
+    warmup_epochs: Annotated[float, Field(ge=0)] = 2.0
     clip: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16_384
