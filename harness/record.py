@@ -88,6 +88,15 @@ def run_folder(run: str, out: Path | None = None) -> Path:
     return folder.absolute()
 
 
+def require_place(run_id: str, key: str, recorded: str, given: str) -> None:
+    """A dataset's or encoder's folder is recorded by its name alone, so only the user knows where it is."""
+    if given == recorded and recorded.startswith("./") and not Path(recorded).is_dir():
+        raise UserError(
+            f"the {key} of run {run_id} is a folder called {recorded[2:]!r}, which is not in the current folder; "
+            f"say where it is: --{key} PATH"
+        )
+
+
 def read_record(path: Path) -> RunRecord:
     """A record from a run folder or a JSON file."""
     file = path / "record.json" if path.is_dir() else path
@@ -117,6 +126,12 @@ def find_records(folders: list[Path]) -> list[RunRecord]:
             reason = str(error).splitlines()[0]
             print(f"warning: left out a damaged record; move its folder away. {reason}", file=sys.stderr)  # noqa: T201
     return sorted(records, key=lambda record: (record.started, record.run_id))
+
+
+def resumable_at(folder: Path) -> int | None:
+    """The step of the newest checkpoint of a run; None if it has none."""
+    steps = [int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")]
+    return max(steps, default=None)
 
 
 def unfinished(folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ from harness.errors import DataError, UserError, unknown_name
 from harness.files import read_manifest, sha256_json
 from harness.method import Parts, load_method
 from harness.model.encoder import Encoder, load_encoder
-from harness.record import RunRecord, find_records, read_record, runs_folder
+from harness.record import RunRecord, find_records, read_record, require_place, runs_folder
 from harness.record import run_folder as named_folder
 from harness.run import choose_device, hold_out, text_length, tokenise, train_side
 
@@ -72,7 +72,7 @@ def load_run(
     layers = [Layer(f"run {record.run_id}", record.config), Layer("given", {**places, "device": device})]
     config, _ = resolve_layers(layers, method.params)
     for key in ("dataset", "encoder"):
-        _require_place(record, key, getattr(config, key))
+        require_place(record.run_id, key, record.config[key], getattr(config, key))
 
     device = choose_device(config.device)
     data = load(config.dataset, use_filter=config.filter)
@@ -118,16 +118,6 @@ def finished_record(folder: Path) -> RunRecord:
         reason = f" ({record.error})" if record.error else ""
         raise UserError(f"run {record.run_id} is unfinished: {record.status}{reason}; {resume}")
     return record
-
-
-def _require_place(record: RunRecord, key: str, place: str) -> None:
-    """A folder is recorded by its name alone, so only the user knows where it is."""
-    recorded = record.config[key]
-    if place == recorded and recorded.startswith("./") and not Path(recorded).is_dir():
-        raise UserError(
-            f"the {key} of run {record.run_id} is a folder called {recorded[2:]!r}, which is not in the current "
-            f"folder; say where it is: --{key} PATH"
-        )
 
 
 def _require_same(record: RunRecord, key: str, mark: str, found: str) -> None:

@@ -244,6 +244,6 @@ def test_a_text_without_tokens_sends_back_no_gradient_without_bounds(static: Sta
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             assert parameter.grad.abs().max() < 100, name
-    rows, gradient = model.classifier.table.collect() or (None, None)  # type: ignore[union-attr]
+    _, gradient = model.classifier.table.collect() or (None, None)  # type: ignore[union-attr]
     assert gradient is not None
     assert gradient.abs().max() < 100

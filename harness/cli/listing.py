@@ -55,16 +55,19 @@ def _backends() -> Listing:
 
 
 def _runs() -> Listing:
-    from harness.record import find_records, runs_folder, unfinished
+    from harness.record import find_records, resumable_at, runs_folder, unfinished
+
+    def saved(run_id: str) -> int | None:
+        return resumable_at(runs_folder() / run_id)
 
     shown = ["P@1", "P@5", "PSP@1", "PSP@5"]
     rows = []
     for record in reversed(find_records([runs_folder()])):
         row = {"run": record.run_id, "status": record.status, "encoder": record.config["encoder"]}
         row |= {name: round(record.metrics[name], 2) if name in record.metrics else None for name in shown}
-        rows.append(row | {"seconds": round(record.seconds, 1)})
-    rows += [{"run": name, "status": "unfinished"} for name in unfinished(runs_folder())]
-    return ["run", "status", "encoder", *shown, "seconds"], rows
+        rows.append(row | {"seconds": round(record.seconds, 1), "resume at step": saved(record.run_id)})
+    rows += [{"run": name, "status": "unfinished", "resume at step": saved(name)} for name in unfinished(runs_folder())]
+    return ["run", "status", "encoder", *shown, "seconds", "resume at step"], rows
 
 
 _KINDS: dict[str, Callable[[], Listing]] = {

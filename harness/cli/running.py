@@ -12,6 +12,7 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.config import Layer
     from harness.record import RunRecord
+    from harness.resume import Earlier
 
 EXAMPLES = """
 Examples:
@@ -23,6 +24,12 @@ harness run --dataset lf-debiantitles         (35 thousand Debian packages)
 harness run --encoder minilm --seed 1 --set search.k=50
 
 harness run --dataset ./tickets/              (a folder of your own JSON lines)
+
+harness run --method unidec-thesis --set epochs=50 --set beta=2
+
+harness run --set validation.size=0.1 --set validation.patience=3     (early stopping)
+
+harness run --resume RUN                      (go on after Ctrl-C, a kill or a power cut)
 """
 
 
@@ -50,14 +57,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Train (where the method trains), evaluate and record one method on one dataset."""
-    from harness.config import Layer, parse_override, read_config_file
-    from harness.resume import find_earlier
+    from harness import run as pipeline
 
-    if resume and config:
-        raise UserError("--resume brings the settings of its run; leave --config out")
-    earlier = find_earlier(resume, out) if resume else None
-    file = Layer(f"run {resume}", dict(earlier.config)) if earlier else Layer("no file", {})
-    file = read_config_file(config) if config else file
+    earlier = _earlier(resume, config, out)
     given: dict[str, Any] = {
         "method": method,
         "dataset": dataset,
@@ -65,29 +67,53 @@ def run(
         "seed": seed,
         "filter": filter_pairs,
     }
-    command_line = [Layer(f"--{key}", {key: value}) for key, value in given.items() if value is not None]
-    overrides = [Layer(f"--set {text}", parse_override(text)) for text in override or []]
-    layers = [file, *overrides, *command_line]
-    chosen_method = _named("method", layers) or DEFAULT_METHOD
-    chosen_dataset = _named("dataset", layers) or DEFAULT_DATASET
-
-    from harness import run as pipeline
-
-    settings, origins = pipeline.resolve_config(chosen_method, chosen_dataset, layers)
+    layers = _layers(config, earlier, override or [], {key: value for key, value in given.items() if value is not None})
+    settings, origins = pipeline.resolve_config(
+        _named("method", layers) or DEFAULT_METHOD, _named("dataset", layers) or DEFAULT_DATASET, layers
+    )
     if out and out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
     try:
         record = pipeline.run(settings, origins=origins, out=out, track=track, earlier=earlier)
     except KeyboardInterrupt:
-        typer.echo("stopped; `python -m harness ls runs` names the run, `run --resume` takes it up", err=True)
+        typer.echo("stopped", err=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
-    _show(record, out, track)
+    _show(record, earlier.folder.parent if earlier else out, track)
 
 
 run.__doc__ = f"{run.__doc__}\n{EXAMPLES}"
+
+
+def _earlier(run_id: str | None, config: Path | None, out: Path | None) -> "Earlier | None":
+    """The interrupted run that is to be taken up."""
+    if run_id is None:
+        return None
+    if config:
+        raise UserError("--resume brings the settings of its run; leave --config out")
+    from harness.resume import find_earlier
+
+    return find_earlier(run_id, out)
+
+
+def _layers(
+    config: Path | None, earlier: "Earlier | None", overrides: list[str], given: dict[str, Any]
+) -> "list[Layer]":
+    """A file's settings or those of an interrupted run, under `--set`, under the options."""
+    from harness.config import Layer, parse_override, read_config_file
+    from harness.record import require_place
+
+    layers = [read_config_file(config)] if config else []
+    if earlier:
+        layers = [Layer(f"run {earlier.folder.name}", dict(earlier.config))]
+    layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
+    layers += [Layer(f"--{key}", {key: value}) for key, value in given.items()]
+    if earlier:
+        for key in ("dataset", "encoder"):
+            require_place(earlier.folder.name, key, earlier.config[key], _named(key, layers) or "")
+    return layers
 
 
 def _named(key: str, layers: "list[Layer]") -> str | None:
@@ -121,6 +147,8 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     typer.echo(f"run folder  {short_path(runs_folder(out) / record.run_id)}")
     if track == "mlflow" and not any(warning.startswith("MLflow is out") for warning in record.warnings):
         typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
+    if not out:
+        typer.echo('try it      python -m harness predict --run last --text "your text"')
     typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))
 
 
