@@ -205,6 +205,37 @@ def test_another_library_version_is_said_and_recorded(interrupted: Path, capsys:
     assert "torch" in capsys.readouterr().err
 
 
+def test_a_run_that_finished_meanwhile_is_left_alone(interrupted: Path) -> None:
+    earlier = find_earlier(interrupted.name)
+    first = run(config(), track="none", earlier=find_earlier(interrupted.name))
+    with pytest.raises(UserError, match="is finished"):
+        run(config(), track="none", earlier=earlier)
+    assert read_record(interrupted) == first
+
+
+def test_a_signal_while_mining_saves_what_was_trained(
+    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    from harness.train import mining
+
+    def interrupted_run() -> None:
+        original, calls = mining.balanced_clusters, []
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(*arguments, **options)
+
+        mining.balanced_clusters = slow
+        run(config(checkpoint={"min_seconds": 1000.0}), track="none")
+
+    assert in_child(interrupted_run, tmp_path / "said") == 1
+    assert "to go on: python -m harness run --resume" in (tmp_path / "said").read_text()
+    assert [path.name for path in (only_run(workspace) / "checkpoints").glob("step-*")] == ["step-00000012"]
+    assert_same(taken_up(workspace), whole)
+
+
 def test_a_cut_off_event_is_dropped_and_time_adds_up(interrupted: Path) -> None:
     with (interrupted / "events.jsonl").open("a") as log:
         log.write('{"event": "metr')
@@ -228,15 +259,19 @@ def test_a_finished_run_and_an_unknown_one_cannot_be_resumed(interrupted: Path) 
         find_earlier("nothing")
 
 
-def test_mlflow_gets_every_figure_once(workspace: Path, tmp_path: Path, mlflow_store: str) -> None:
-    assert in_child(lambda: kill_at_step(9, signal.SIGTERM, track="mlflow"), tmp_path / "said") == 1
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_mlflow_gets_every_figure_once(
+    number: signal.Signals, workspace: Path, tmp_path: Path, mlflow_store: str
+) -> None:
+    """What a killed process had logged but not yet sent is sent by the one that takes its run up."""
+    in_child(lambda: kill_at_step(9, number, track="mlflow"), tmp_path / "said")
     folder = only_run(workspace)
     from harness.mlflow_sink import open_store
 
     client = open_store(mlflow_store)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     (stored,) = client.search_runs(experiments)
-    assert stored.info.status == "KILLED"
+    assert stored.info.status == ("KILLED" if number == signal.SIGTERM else "RUNNING")
     record = run(config(), earlier=find_earlier(folder.name))
     (stored,) = client.search_runs(experiments)
     assert stored.info.status == "FINISHED"

@@ -1,6 +1,7 @@
 """The command line: one small function per command, nothing heavy imported until a command runs."""
 
 import errno
+import os
 import signal
 import sys
 import threading
@@ -43,6 +44,9 @@ app.add_typer(data.app, name="data")
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a user's mistake becomes one clear message and exit code 2."""
+    # read once, when torch is imported: threads that wait for each other sleep instead of spinning, without which two
+    # processes on one machine slow each other down by a factor
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)
     try:

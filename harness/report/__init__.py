@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.record import RunRecord
 
 _SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
-_GROUP = ["method", "encoder", "settings"]
+_GROUP = ["method", "encoder", "settings", "scorer"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Table:
 
 def settings_of(config: dict[str, Any]) -> str:
     """A configuration as text, without what has a column of its own or does not define the method."""
-    own = {"method", "encoder", "dataset", "seed", "device", "batch_tokens"}
+    own = {"method", "encoder", "dataset", "seed", "device", "batch_tokens", "checkpoint"}
     return json.dumps(flatten({key: value for key, value in config.items() if key not in own}), sort_keys=True)
 
 
 def differences(settings: list[str]) -> dict[str, str]:
-    """For each distinct configuration of a table, only the settings that are not the same in all of them."""
+    """For each distinct configuration of a method, only the settings that are not the same in all of them."""
     parsed = {text: json.loads(text) for text in dict.fromkeys(settings)}
     keys = sorted({key for values in parsed.values() for key in values})
     varying = [key for key in keys if len({values.get(key) for values in parsed.values()}) > 1]
@@ -54,7 +54,7 @@ def differences(settings: list[str]) -> dict[str, str]:
 
 
 def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
-    """One row per finished run (on one dataset); of several runs with equal settings and seed the newest counts."""
+    """One row per finished run and scorer (on one dataset); of equal settings and seed the newest run counts."""
     rows = [
         {
             "dataset": record.dataset["name"],
@@ -64,13 +64,15 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
             "method": record.config["method"],
             "encoder": record.config["encoder"],
             "settings": settings_of(record.config),
+            "scorer": scorer,
             "seed": record.config["seed"],
             "started": record.started,
             "seconds": record.seconds,
             "run_id": record.run_id,
-            **record.metrics,
+            **scores,
         }
         for record in records
+        for scorer, scores in (record.views or {"": record.metrics}).items()
         if record.status == "finished" and dataset in (None, record.dataset["name"])
     ]
     if not rows:
@@ -104,14 +106,18 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
     means, spreads, counts = groups[shown].mean(), groups[shown].std(), groups.size()
     # a figure counts as best when it prints like the largest one: no bold for a difference nobody can see
     best = means.round(2) == means.round(2).max()
-    shown_settings = differences(list(part["settings"]))
+    shown_settings: dict[tuple[str, str], str] = {}
+    for method, of_method in part.groupby("method"):
+        told = differences(list(of_method["settings"]))
+        shown_settings |= {(str(method), settings): text for settings, text in told.items()}
     rows = []
     for key in means.index:
         names = dict(zip(_GROUP, key, strict=True))
         cells = [
             Cell(names["method"]),
             Cell(names["encoder"]),
-            Cell(shown_settings[names["settings"]]),
+            Cell(names["scorer"]),
+            Cell(shown_settings[names["method"], names["settings"]]),
             Cell(str(counts[key])),
         ]
         for name in shown:
@@ -123,7 +129,7 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
     masked = "filter pairs masked" if about["filter"] else "no filter"
     return Table(
         title=about["dataset"],
-        columns=("method", "encoder", "settings", "seeds", *shown, "seconds"),
+        columns=("method", "encoder", "scorer", "settings", "seeds", *shown, "seconds"),
         rows=tuple(rows),
         caption=f"Percent on test rows, {masked}; data {about['digest']}, metrics v{about['metric_version']}.",
     )
