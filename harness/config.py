@@ -41,13 +41,20 @@ class SearchSettings(Settings):
 class ValidationSettings(Settings):
     """Train rows held out to choose an epoch; without them a run trains on all rows and reports its last model."""
 
-    size: Annotated[float, Field(ge=0, lt=1)] | Annotated[int, Field(ge=1)] = 0.0
+    size: Annotated[float, Field(ge=0)] = 0.0
     """Rows held out: a number of rows, or a share below 1; 0 for none."""
     metric: str = "P@1"
     """What decides, larger is better."""
     every_epochs: Annotated[int, Field(ge=1)] = 1
     patience: Annotated[int, Field(ge=1)] | None = None
     """Stop after so many epochs without a better value; if absent, train to the end and take the best epoch."""
+
+    @field_validator("size")
+    @classmethod
+    def _share_or_rows(cls, size: float) -> float:
+        if size >= 1 and size != round(size):
+            raise ValueError("must be a share below 1 or a whole number of rows")
+        return size
 
 
 class CheckpointSettings(Settings):
@@ -230,7 +237,7 @@ def _describe(error: ValidationError, origins: dict[str, str], prefix: str, know
     lines = []
     for fault in error.errors(include_url=False):
         key = prefix + ".".join(str(part) for part in fault["loc"])
-        if not key:  # a rule between settings: its message names them
+        if not fault["loc"]:  # a rule between settings: its message names them
             lines.append(f"settings: {fault['msg'].removeprefix('Value error, ')}")
             continue
         setters = [

@@ -130,7 +130,8 @@ def find_records(folders: list[Path]) -> list[RunRecord]:
 
 def resumable_at(folder: Path) -> int | None:
     """The step of the newest checkpoint of a run; None if it has none."""
-    steps = [int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")]
+    names = [path.name.removeprefix("step-") for path in folder.glob("checkpoints/step-*")]
+    steps = [int(name) for name in names if name.isascii() and name.isdigit()]
     return max(steps, default=None)
 
 

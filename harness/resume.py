@@ -7,6 +7,7 @@ refused, field by field; other library versions are allowed, said, and recorded.
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -38,22 +39,25 @@ class Earlier:
         config: dict[str, Any] = self.facts["config"]
         return config
 
+    def require_settings(self, config: dict[str, Any]) -> None:
+        """Refuses other settings before anything is loaded; `config` as it would be recorded."""
+        _refuse(self.folder.name, differences({"config": self.config}, {"config": config}))
+
     def continued(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The facts to go on with, from those a new run would begin with; refuses if they describe another run."""
-        differing = [
-            line
-            for line in differences(_decisive(self.facts), _decisive(facts))
-            if not line.removeprefix("config.").startswith(_FREE)
-        ]
-        if differing:
-            raise UserError(
-                f"run {self.facts['run_id']} cannot go on with other settings; start a new run, or undo:\n  "
-                + "\n  ".join(differing)
-            )
+        _refuse(self.facts["run_id"], differences(_decisive(self.facts), _decisive(facts)))
         moved = differences(self.facts["environment"], facts["environment"])
         entry = {"time": utc_now(), "environment": moved}
         kept = {key: self.facts[key] for key in ("run_id", "started")}
         return {**facts, **kept, "resumed": [*self.facts.get("resumed", []), entry]}
+
+
+def _refuse(run_id: str, differing: list[str]) -> None:
+    lines = [line for line in differing if not line.removeprefix("config.").startswith(_FREE)]
+    if lines:
+        raise UserError(
+            f"run {run_id} cannot go on with other settings; start a new run, or undo:\n  " + "\n  ".join(lines)
+        )
 
 
 def find_earlier(run: str, out: Path | None = None) -> Earlier:
@@ -75,6 +79,7 @@ def require_unfinished(folder: Path) -> None:
     """Refuses a run that has come to its end."""
     record = folder / "record.json"
     if record.exists() and read_record(folder).status == "finished":
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # killed in the moment before they would have gone
         raise UserError(f"run {folder.name} is finished; there is nothing to resume. Its numbers: {record}")
 
 

@@ -1,5 +1,6 @@
 """The pipeline: one run from a config to a record, in ten steps."""
 
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -59,6 +60,8 @@ def run(
     `earlier` is an interrupted run that is taken up where it stopped.
     """
     watch, sinks = Stopwatch(), make_sinks(track)
+    if earlier is not None:
+        earlier.require_settings(recorded(config))
     # 1  the method and its knobs
     method = load_method(config.method)
     params = method.params.model_validate(config.params)
@@ -118,18 +121,26 @@ def open_run(
     with run_lock(folder):
         if earlier is not None:
             require_unfinished(folder)  # another process may have finished it since it was looked up
+        journal = Journal(folder, facts, sinks, earlier)
         try:
-            with Journal(folder, facts, sinks, earlier) as journal:
+            with journal:
                 if earlier is None:
                     write_json(folder / "config.json", {"config": facts["config"], "origins": origins})
                 for change in facts.get("resumed", [{}])[-1].get("environment", []):
                     journal.warn(f"taken up in another environment: {change}")
                 yield journal
         except (KeyboardInterrupt, Terminated):
-            name = folder.name if folder.parent == runs_folder() else folder
-            print(f"to go on: python -m harness run --resume {name}", file=sys.stderr)  # noqa: T201
+            if journal.record.status != "finished":
+                print(f"to go on: {how_to_resume(folder, facts['config'])}", file=sys.stderr)  # noqa: T201
             raise
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
+
+
+def how_to_resume(folder: Path, config: dict[str, Any]) -> str:
+    """The command that takes up an interrupted run; folders of data and models are recorded by name alone."""
+    name = folder.name if folder.parent == runs_folder() else shlex.quote(str(folder))
+    places = [f"--{key} PATH" for key in ("dataset", "encoder") if config[key].startswith("./")]
+    return " ".join(["python -m harness run --resume", name, *places])
 
 
 def text_length(config: RunConfig, encoder: Encoder) -> int:
@@ -168,7 +179,7 @@ def tokenise(dataset: Dataset, encoder: Encoder, max_len: int, kept: NDArray[np.
 def hold_out(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Train rows that are trained on, and train rows that choose the epoch; a seeded draw, both sorted."""
     size, rows = config.validation.size, dataset.train.shape[0]
-    count = size if isinstance(size, int) else round(size * rows)
+    count = round(size) if size >= 1 else round(size * rows)
     if size and not count:
         raise UserError(f"validation.size {size} of {rows:,} train rows is no row; raise it")
     if not count and config.validation.patience is not None:
@@ -227,8 +238,8 @@ def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluato
         config.validation,
         validate if len(held_out.tokens) else None,
     )
-    if journal.earlier is not None:
-        training.resume()
+    if journal.earlier is not None and not training.resume():
+        journal.warn("there is no checkpoint to go on from; the training begins again")
     training.run()
     return training.facts()
 
@@ -284,16 +295,26 @@ def warn_of_surprises(journal: Journal, scored: Scored, dataset: Dataset, config
 
 def start_facts(config: RunConfig, dataset: Dataset, encoder: Encoder, max_len: int, device: str) -> dict[str, Any]:
     """The fields of a record that are known before the work begins; folders are recorded by name, never by path."""
-    names = {"dataset": recorded_name(config.dataset), "encoder": recorded_name(config.encoder)}
     return {
         "run_id": new_run_id(config.method, dataset.name, config.seed),
         "started": utc_now(),
-        "config": config.model_dump(mode="json") | names,
+        "config": recorded(config),
         "dataset": describe(dataset, config),
-        "encoder": {"name": names["encoder"], "dim": encoder.dim, "max_len": max_len, "identity": encoder.identity},
+        "encoder": {
+            "name": recorded_name(config.encoder),
+            "dim": encoder.dim,
+            "max_len": max_len,
+            "identity": encoder.identity,
+        },
         "metric_version": metrics.METRIC_VERSION,
         "environment": environment(device),
     }
+
+
+def recorded(config: RunConfig) -> dict[str, Any]:
+    """A config as a record holds it."""
+    names = {"dataset": recorded_name(config.dataset), "encoder": recorded_name(config.encoder)}
+    return config.model_dump(mode="json") | names
 
 
 def recorded_name(name: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,6 +180,24 @@ def test_other_settings_are_refused_field_by_field(interrupted: Path) -> None:
     ]
     assert "0.001 -> 0.5" in str(error.value)
     assert not (interrupted / "record.json").exists()
+
+
+def test_best_weights_that_are_gone_are_missed_at_once(workspace: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"validation": {"size": 0.2}}
+    in_child(lambda: kill_at_step(7, **settings), tmp_path / "said")
+    for best in only_run(workspace).glob("checkpoints/best-*"):
+        shutil.rmtree(best)
+    with pytest.raises(DataError, match="best-0-"):
+        run(config(**settings), track="none", earlier=find_earlier(only_run(workspace).name))
+    assert "train/loss" not in str(read_events(only_run(workspace) / "events.jsonl")[-2:])
+
+
+def test_leftovers_of_a_finished_run_go_when_someone_looks(interrupted: Path) -> None:
+    run(config(), track="none", earlier=find_earlier(interrupted.name))
+    (interrupted / "checkpoints" / "step-00000001").mkdir(parents=True)
+    with pytest.raises(UserError, match="is finished"):
+        find_earlier(interrupted.name)
+    assert not (interrupted / "checkpoints").exists()
 
 
 def test_a_flipped_byte_in_a_checkpoint_is_refused(interrupted: Path) -> None:

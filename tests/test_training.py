@@ -191,6 +191,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(workspace: Path, monkeyp
         ({"temperature": 0.0}, "temperature.*greater than 0"),
         ({"validation": {"size": 0.001}}, "validation.size 0.001 of 240 train rows is no row"),
         ({"validation": {"size": 240}}, "leave some to train on"),
+        ({"validation": {"size": 1.5}}, "share below 1 or a whole number of rows"),
         ({"validation": {"patience": 3}}, "patience needs rows"),
         ({"validation": {"size": 0.2, "metric": "P@7"}}, "unknown validation.metric 'P@7'"),
     ],

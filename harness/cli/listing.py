@@ -92,7 +92,7 @@ def ls(
     if as_json:
         print_json(rows)
         return
-    numeric = [column for column in columns if rows and isinstance(rows[0].get(column), int | float)]
+    numeric = [name for name in columns if any(isinstance(row.get(name), int | float) for row in rows)]
     cells = [["" if row.get(name) is None else _text(row[name]) for name in columns] for row in rows]
     where = ""
     if kind == "runs":

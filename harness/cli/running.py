@@ -58,6 +58,7 @@ def run(
 ) -> None:
     """Train (where the method trains), evaluate and record one method on one dataset."""
     from harness import run as pipeline
+    from harness.record import runs_folder
 
     earlier = _earlier(resume, config, out)
     given: dict[str, Any] = {
@@ -81,7 +82,7 @@ def run(
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
-    _show(record, earlier.folder.parent if earlier else out, track)
+    _show(record, earlier.folder if earlier else runs_folder(out) / record.run_id, out, track)
 
 
 run.__doc__ = f"{run.__doc__}\n{EXAMPLES}"
@@ -106,6 +107,10 @@ def _layers(
     from harness.record import require_place
 
     layers = [read_config_file(config)] if config else []
+    if earlier and given.get("method", earlier.config["method"]) != earlier.config["method"]:
+        raise UserError(
+            f"run {earlier.folder.name} is one of {earlier.config['method']}; it cannot go on as another method"
+        )
     if earlier:
         layers = [Layer(f"run {earlier.folder.name}", dict(earlier.config))]
     layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
@@ -121,8 +126,7 @@ def _named(key: str, layers: "list[Layer]") -> str | None:
     return str(found[-1]) if found else None
 
 
-def _show(record: "RunRecord", out: Path | None, track: str) -> None:
-    from harness.record import runs_folder
+def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> None:
     from harness.tracking import tracking_uri
 
     statistics, config = record.dataset["statistics"], record.config
@@ -144,7 +148,7 @@ def _show(record: "RunRecord", out: Path | None, track: str) -> None:
     slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
-    typer.echo(f"run folder  {short_path(runs_folder(out) / record.run_id)}")
+    typer.echo(f"run folder  {short_path(folder)}")
     if track == "mlflow" and not any(warning.startswith("MLflow is out") for warning in record.warnings):
         typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
     if not out:

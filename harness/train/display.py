@@ -65,14 +65,15 @@ class Display:
 
 def epoch_line(epoch: int, epochs: int, figures: dict[str, float], scores: dict[str, float]) -> str:
     """Averages of an epoch in one line."""
-    losses = [f"{name.removeprefix('train/loss_')} {value:.3f}" for name, value in figures.items() if "loss_" in name]
+    names = sorted((name for name in figures if name.startswith("train/loss_")), reverse=True)
+    losses = [f"{name.removeprefix('train/loss_')} {figures[name]:.3f}" for name in names]
     parts = [
         f"epoch {epoch:>{len(str(epochs))}}/{epochs}",
         f"loss {figures['train/loss']:.3f}" + (f" ({', '.join(losses)})" if losses else ""),
         f"positives {figures['train/positives']:.1f}",
         f"pool {figures['train/pool']:,.0f}",
         f"{figures['train/seconds']:.1f} s",
-        f"{figures['train/rows_per_second']:,.0f} rows/s",
+        f"{figures.get('train/rows_per_second', 0.0):,.0f} rows/s",
         ", ".join(
             f"{name} {figures[f'time/{name}']:.0%}" for name in _PARTS if figures.get(f"time/{name}", 0) >= 0.005
         ),

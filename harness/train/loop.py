@@ -94,6 +94,8 @@ class Training:
         self._require_rates()
         self._before, self._begun = self.position.seconds, True
         self._referenced.append(self._best_folder())
+        if self.position.best is not None:
+            load_model(self._best_folder())  # found missing or damaged now, not after hours of training
         self._load(tensors)
         return True
 
@@ -188,28 +190,36 @@ class Training:
         """Validates, logs and saves at the end of an epoch; interrupted before the end, it is done again on resume."""
         position, epoch = self.position, self.position.epoch + 1
         figures = {f"train/{name}": value / position.batch for name, value in position.sums.items() if name != "rows"}
-        figures["train/rows_per_second"] = (position.sums["rows"] - rows_before) / timer.total
+        if rows := position.sums["rows"] - rows_before:  # none if a resumed run had only to validate
+            figures["train/rows_per_second"] = rows / timer.total
+        if not figures["train/positives"]:
+            self.journal.warn(
+                "no label in the pools is a positive of its query, so nothing is learned: check the labels"
+            )
         rates = stage.optimiser.learning_rates(epoch * stage.source.steps - 1)
         figures |= {"train/epoch": epoch, **{f"lr/{name}": rate for name, rate in rates.items()}}
         scores: dict[str, float] = {}
-        ended = epoch >= stage.epochs
+        ended, stopped = epoch >= stage.epochs, False
         if self._validate is not None and (epoch % self._validation.every_epochs == 0 or ended):
             if self._due(epoch_end=True):
                 self._save(stage)
             with self._interruptible(stage, boundary), timer.part("validation"):
                 scores = self._validate()
-            ended = self._judge(scores[self._validation.metric], epoch, display) or ended
+            stopped = self._judge(scores[self._validation.metric], epoch)
+            ended = ended or stopped
         figures |= {f"time/{name}": share for name, share in timer.shares().items()}
         figures |= {"train/seconds": timer.total, "peak_memory_gib": peak_memory_gib(), **device_memory()}
         scores = {f"validation/{name}": score for name, score in scores.items()}
         self._log(figures | scores)
         display.epoch(epoch, figures, scores)
+        if stopped:
+            display.say(f"stopped: {self._validation.metric} was best in epoch {position.best_epoch}")
         position.epoch, position.batch, position.sums = stage.epochs if ended else epoch, 0, {}
         position.epochs += 1
         if ended or boundary.pending or self._due(epoch_end=True):
             self._save(stage)
 
-    def _judge(self, value: float, epoch: int, display: Display) -> bool:
+    def _judge(self, value: float, epoch: int) -> bool:
         """Keeps the weights if the held-out rows like them best so far; says whether the stage should end."""
         position, wanted = self.position, self._validation
         if position.best is None or value > position.best:
@@ -219,7 +229,6 @@ class Training:
         if wanted.patience is None or epoch - position.best_epoch < wanted.patience:
             return False
         self.journal.event("early_stop", epoch=epoch, best_epoch=position.best_epoch, best=position.best)
-        display.say(f"{wanted.metric} was best in epoch {position.best_epoch}; stopped {wanted.patience} epochs later")
         return True
 
     def _best_folder(self) -> Path:
