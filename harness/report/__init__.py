@@ -34,6 +34,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
+    words: int = 3
+    """How many of the first columns hold words; the others are numbers, set flush right."""
 
 
 def settings_of(config: dict[str, Any]) -> str:
@@ -132,4 +134,5 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
         columns=("method", "encoder", "scorer", "settings", "seeds", *shown, "seconds"),
         rows=tuple(rows),
         caption=f"Percent on test rows, {masked}; data {about['digest']}, metrics v{about['metric_version']}.",
+        words=len(_GROUP),
     )

@@ -51,7 +51,7 @@ def as_markdown(table: Table) -> str:
         f"### {markdown_text(table.title)}",
         "",
         "| " + " | ".join(markdown_text(name) for name in table.columns) + " |",
-        "|" + "|".join("---" if index < 3 else "---:" for index in range(len(table.columns))) + "|",
+        "|" + "|".join("---" if index < table.words else "---:" for index in range(len(table.columns))) + "|",
         *("| " + " | ".join(cell(entry) for entry in row) + " |" for row in table.rows),
         "",
         markdown_text(table.caption),
@@ -68,7 +68,7 @@ def as_latex(table: Table) -> str:
     lines = [
         r"\begin{table}",
         rf"\caption{{{latex_text(table.title)}. {latex_text(table.caption)}}}",
-        rf"\begin{{tabular}}{{lll{'r' * (len(table.columns) - 3)}}}",
+        rf"\begin{{tabular}}{{{'l' * table.words}{'r' * (len(table.columns) - table.words)}}}",
         r"\toprule",
         " & ".join(latex_text(name) for name in table.columns) + r" \\",
         r"\midrule",
