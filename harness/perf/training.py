@@ -24,7 +24,7 @@ from harness.train import Batch
 from harness.train.timing import Timer
 
 ROWS, FEW_LABELS, MANY_LABELS, VOCABULARY, DIMENSION = 20_000, 13_000, 1_305_265, 30_522, 256
-BATCH, BETA, ETA, LABELS_PER_ROW, TOKENS = 1098, 2, 6, 4, 10
+BATCH, POOL, BETA, ETA, LABELS_PER_ROW, TOKENS = 1098, 3000, 2, 6, 4, 10
 STATIC_AT_MOST, MINILM_AT_MOST, GROWTH_AT_MOST, MEMORY_AT_MOST = 0.35, 0.08, 1.2, 1.1
 _BOOKKEEPING = ("pool", "gather", "optimiser", "rest")
 
@@ -34,7 +34,7 @@ class Steps:
 
     def __init__(self, labels: int, encoder: Encoder, batch_size: int = BATCH) -> None:
         generator = np.random.default_rng(0)
-        knobs = {"batch_size": batch_size, "beta": BETA, "eta": ETA, "batching": "random", "random_epochs": 0}
+        knobs = {"batch_size": batch_size, "pool_size": POOL, "beta": BETA, "eta": ETA, "batching": "random"}
         method = load_method("unidec")
         inputs = Inputs(
             random_labels(generator, ROWS, labels),
@@ -47,7 +47,9 @@ class Steps:
             0,
             lambda message: None,
         )
-        parts = method.build(inputs, method.params.model_validate({**knobs, "init_classifier": "xavier"}))
+        parts = method.build(
+            inputs, method.params.model_validate({**knobs, "random_epochs": 0, "init_classifier": "xavier"})
+        )
         self._stage = parts.stages()[0]
         self._stage.begin()
         source: Any = self._stage.source
@@ -109,13 +111,13 @@ def shares(name: str, steps: Steps, batch: int, count: int, at_most: float) -> R
     """Share of pool, gather, optimiser and bookkeeping in a step."""
     steps.step()
     timers = [steps.step() for _ in range(count)]
-    total = sum(timer.total for timer in timers)
+    total = sum(sum(timer.seconds.values()) for timer in timers)
     parts = {part: sum(timer.seconds[part] for timer in timers) / total for part in timers[0].seconds}
     share = sum(parts[part] for part in _BOOKKEEPING)
     detail = ", ".join(f"{part} {value:.0%}" for part, value in sorted(parts.items(), key=lambda item: -item[1]))
     return Row(
         what=f"share of a UniDEC step that is not matrix algebra, {name}",
-        size=f"batch {batch:,}, beta {BETA}, eta {ETA}: {detail}",
+        size=f"batch {batch:,}, pool of at most {POOL:,}, beta {BETA}, eta {ETA}: {detail}",
         reference=f"the whole step, {1000 * total / count:.0f} ms",
         ours=f"{share:.1%}",
         theirs=f"{at_most:.0%}",
@@ -137,7 +139,7 @@ def growth() -> Iterator[Row]:
     small, large = (float(np.median(times[name])) for name in ("few", "many"))
     yield Row(
         what="UniDEC step, many labels against few",
-        size=f"{MANY_LABELS:,} labels, batch {BATCH:,}, beta {BETA}, eta {ETA}, static",
+        size=f"{MANY_LABELS:,} labels, batch {BATCH:,}, pool of {POOL:,}, beta {BETA}, eta {ETA}, static",
         reference=f"the same step with {FEW_LABELS:,} labels",
         ours=f"{1000 * large:.0f} ms",
         theirs=f"{1000 * small:.0f} ms",
