@@ -10,6 +10,7 @@ import pytest
 
 from harness.data.card import CARD_FOLDER, DatasetCard, card_paths, load_card, read_card
 from harness.errors import DataError, UserError
+from harness.method import methods
 
 # name -> N train, M test, L, rows per label, labels per row, words per row, A, B, longest text in tokens
 LF = {
@@ -127,7 +128,7 @@ def test_every_batch_size_of_these_methods_is_checked() -> None:
 @pytest.mark.parametrize("name", LF)
 def test_recommended_settings_are_plain_values_for_known_methods(name: str) -> None:
     for method, values in load_card(name).recommended.items():
-        assert method in {"unidec", "unidec-v1", "depsl", "ngame", "dexml", "renee"}
+        assert method in {*methods(), "ngame", "dexml", "renee"}
         assert values
         for value in values.values():
             assert isinstance(value, int | float | str)
