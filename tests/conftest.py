@@ -72,6 +72,17 @@ def site() -> "Iterator[Site]":
 
 
 @pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One torch thread: tensors this small gain nothing from a second, and on a busy machine they wait for it."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
 def models_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One workspace for a module's small models, and one torch thread."""
     from tests.small_models import small_workspace

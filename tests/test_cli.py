@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
+from tests.commands import call
 
 ROOT = Path(__file__).parents[1]
-
-
-def call(*arguments: str) -> int:
-    """Exit code of a command."""
-    try:
-        main(list(arguments))
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
 
 
 def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """Balanced clusters: sizes by closed form, quality against a slow obvious version, ties, zeros, bad input."""
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,14 +15,7 @@ from harness.batching import cluster
 from harness.batching.cluster import balanced_clusters, bounds, cluster_count
 from harness.errors import UserError
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """On a busy machine small products spend their time waiting for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from harness import metrics
-from harness.cli import main
 from harness.errors import UserError
 from harness.model.scoring import TwoHeadScorer
 from harness.predict import label_vectors, predict, scoring_view
 from harness.trained import TrainedRun
+from tests.commands import call
 
 pytest_plugins = ["tests.finished_runs"]
 pytestmark = pytest.mark.usefixtures("in_their_home")
@@ -184,15 +184,6 @@ def test_a_damaged_cache_is_built_again(unidec: TrainedRun, counted: list[tuple[
 
 
 # ---------------------------------------------------------------- the command line
-
-
-def call(*arguments: str) -> int:
-    """Exit code of a command."""
-    try:
-        main(list(arguments))
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
 
 
 def test_predict_prints_tables_and_json(

@@ -133,3 +133,19 @@ def test_committed_tables_are_what_the_committed_records_give() -> None:
     assert len(records) >= 5
     assert (folder / "comparison.md").read_text(encoding="utf-8") == render(comparison(records), "md")
     assert not any(found.environment["git"]["dirty"] for found in records)
+
+
+def test_the_run_shown_in_the_readme_is_a_committed_record() -> None:
+    """A changed default shows here: the page would promise numbers that nobody gets."""
+    root = Path(__file__).parents[1]
+    shown = (root / "README.md").read_text(encoding="utf-8")
+    (record,) = (
+        record
+        for record in find_records([root / "reports" / "runs"])
+        if (record.config["method"], record.dataset["name"]) == ("unidec", "lf-pydocstitles")
+        and record.config["params"]["init_classifier"] == "labels"
+    )
+    lines = [line.split() for line in shown.splitlines()]
+    for view, scores in record.views.items():
+        assert [view, *(f"{scores[name]:.2f}" for name in ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5"))] in lines
+    assert ["P", *(f"{record.metrics[f'P@{k}']:.2f}" for k in (1, 3, 5))] in lines

@@ -1,6 +1,5 @@
 """Tables with row-sparse gradients and their optimiser, against dense autograd, torch's AdamW and a loop over rows."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,14 +14,7 @@ from harness.model.rows import RowTable
 from harness.train import optim
 from harness.train.optim import RowSparseAdam
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads do not help tensors this small, and on a busy machine they wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from harness.cli import main
 from harness.config import Layer
 from harness.data.tokens import tokenize
 from harness.errors import DataError, UserError
@@ -20,6 +19,7 @@ from harness.record import RunRecord
 from harness.run import resolve_config, run
 from harness.train.checkpoint import load_model, save_model
 from harness.trained import TrainedRun, export_run, load_run
+from tests.commands import call
 from tests.small_models import write_model
 
 pytest_plugins = ["tests.finished_runs"]
@@ -172,15 +172,6 @@ def test_what_has_no_dual_encoder_is_not_exported_as_one(
     with pytest.raises(UserError, match="did you mean 'safetensors'"):
         export_run(unidec, "safetensor", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def call(*arguments: str) -> int:
-    """Exit code of a command."""
-    try:
-        main(list(arguments))
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
 
 
 def test_export_prints_how_to_read_the_folder(

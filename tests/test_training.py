@@ -256,3 +256,12 @@ def test_joined_rows_follow_each_other() -> None:
     second = Ragged(np.array([9, 8]), np.array([0, 0, 2]))
     both = first.joined(second)
     assert [both[row].tolist() for row in range(len(both))] == [[1, 2], [3], [], [9, 8]]
+
+
+def test_a_label_of_any_relevance_is_never_mined_as_a_negative() -> None:
+    from scipy.sparse import csr_array
+
+    from harness.train.mining import pattern
+
+    train = csr_array(np.array([[0.3, 0.0, 1.0], [0.0, 0.0, 0.2]], dtype=np.float32))
+    assert (pattern(train) + pattern(train)).toarray().astype(bool).tolist() == (train.toarray() > 0).tolist()

@@ -55,7 +55,7 @@ class MinedBatches:
             device: Where to search and cluster.
             warn: Gets one line for a setting that has no effect.
         """
-        self._known = csr_array(train.astype(np.int8) + filter_pairs.astype(np.int8))
+        self._known = pattern(train) + pattern(filter_pairs)
         self._picker, self._queries, self._labels, self._settings = picker, queries, labels, settings
         self._eta, self._seed, self._device, self._warn = eta, seed, device, warn
         rows, size = train.shape[0], settings.batch_size
@@ -126,3 +126,8 @@ class MinedBatches:
             progress="cluster queries",
         )
         return glued_plan(clusters, settings.batch_size) if glued else clustered_plan(clusters)
+
+
+def pattern(pairs: csr_array) -> csr_array:
+    """Ones wherever `pairs` [N, L] has an entry, whatever its value: a relevance of 0.3 is a label, too."""
+    return csr_array((np.ones(pairs.nnz, np.int8), pairs.indices, pairs.indptr), shape=pairs.shape)
