@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from harness.errors import DataError, UserError
 from harness.model.rows import RowTable
 from harness.train.optim import Group, Optimiser, Schedule, decayed
-from tests.test_rows import one_thread, random, torch_adamw, touch  # noqa: F401 (the fixture is for every test here)
+from tests.test_rows import random, torch_adamw, touch
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONSTANT = Schedule("constant")
 
