@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -57,6 +57,21 @@ class ValidationSettings(Settings):
         return size
 
 
+class AugmentSettings(Settings):
+    """How made train rows are made; see `harness.augment`."""
+
+    delta: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Targets at or below this are left out."""
+    labels: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the labels that become rows."""
+    order: Literal["random", "tail-first"] = "random"
+    """Which labels, if not all: a random draw, or those with the fewest train rows."""
+    keep: Literal["all", "made"] = "all"
+    """Train on all rows, or on the made ones alone."""
+    rows: Annotated[int, Field(ge=1)] | None = None
+    """Train on a random draw of so many of the rows; if absent, on all."""
+
+
 class CheckpointSettings(Settings):
     """When a training saves itself; none of this changes a result."""
 
@@ -87,6 +102,9 @@ class RunConfig(Settings):
     filter: bool = True
     """Mask the dataset's filter pairs before ranking."""
     ks: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = (1, 3, 5)
+    augment: str = "none"
+    """Rows made from label texts and added to the train rows: gandalf, one-hot, mixup; `harness ls augmentations`."""
+    augment_options: AugmentSettings = AugmentSettings()
     search: SearchSettings = SearchSettings()
     validation: ValidationSettings = ValidationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from harness.data.ragged import Ragged
+    from harness.index import TopK
     from harness.model.encoder import Encoder
     from harness.train import Stage
 
@@ -59,12 +60,47 @@ class Scorer(Protocol):
         ...
 
 
+@runtime_checkable
+class Ranker(Protocol):
+    """A model that ranks labels itself, because its score is no inner product of two dense vectors."""
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Names of its ways of ranking; the first is the one a run reports."""
+        ...
+
+    @property
+    def text_view(self) -> str | None:
+        """None: it knows the labels it was fitted on and no others."""
+        ...
+
+    def rank(self, tokens: "Ragged", k: int, exclude: "csr_array | None", view: str) -> "TopK":
+        """The best k labels of queries [n]; pairs in `exclude` [n, L] are masked before the ranking."""
+        ...
+
+
+class Fitted(Protocol):
+    """A model that is fitted in one go, by code that is not ours or in closed form, instead of trained in steps."""
+
+    def fit(self) -> dict[str, Any]:
+        """Fits on the train side; returns facts for the record."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes what `load` needs into an existing, empty folder; nothing in it is executed on loading."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Takes back what `save` wrote instead of fitting."""
+        ...
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What a method may build from: train rows and labels. It never sees the test side, nor held-out rows."""
 
     train: "csr_array"
-    """Train labels, [N, L]."""
+    """Train labels, [N, L]; rows may be made ones, see `harness.augment`."""
     train_filter: "csr_array"
     """Pairs that are neither positive nor negative, [N, L]."""
     train_tokens: "Ragged"
@@ -77,17 +113,21 @@ class Inputs:
     seed: int
     warn: Callable[[str], None]
     """Takes one line about a setting that cannot have the effect one would expect."""
+    soft: bool = False
+    """The values of `train` are targets in (0, 1]; otherwise every stored pair is a whole positive."""
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a method is made of for one run."""
 
-    scorer: Scorer
+    scorer: Scorer | Ranker
     model: "nn.Module | None" = None
     """What is trained and saved; None for a method without training."""
     stages: "Callable[[], tuple[Stage, ...]]" = tuple
     """Makes the phases of training, in order; called for a training only, because an optimiser needs memory."""
+    fitted: Fitted | None = None
+    """What is fitted in one go, in place of `model` and `stages`."""
 
 
 @dataclass(frozen=True)

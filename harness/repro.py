@@ -21,7 +21,7 @@ from harness import __version__
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu", "faiss-gpu", "mlflow", "pandas")
 
 
-STREAMS = ("init", "order", "positives", "negatives", "dropout", "split", "clusters", "search")
+STREAMS = ("init", "order", "positives", "negatives", "dropout", "split", "clusters", "search", "augment", "stage")
 """Names of the random streams; a stream keeps its place in this list for good, because the place is part of its key."""
 
 

@@ -11,34 +11,18 @@ each kind those of most queries come first, then smaller ids. Thesis 2.3.2, prep
 All work is on flat arrays of the batch's stored pairs, so a pick costs what the batch holds, whatever N and L are.
 """
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from harness.batching import LabelPool
-from harness.data.ragged import Ragged
+from harness.batching.pairs import Integers, Pairs, draw, pairs_of, rows_of
 from harness.errors import UserError
-
-Integers = NDArray[np.int64]
 
 _NO_TICKET = 1 << 62
 """Loses against every ticket; its low bits are 0, a column that always exists."""
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Stored pairs of a batch, one entry each, in order of query and label."""
-
-    query: Integers
-    """Place of the query in the batch, [T]."""
-    label: Integers
-    """[T]."""
-
-    def keys(self, labels: int) -> Integers:
-        """One number per pair, increasing, [T]."""
-        return self.query * labels + self.label
 
 
 class _Places:
@@ -75,32 +59,37 @@ class LabelPicker:
         train: csr_array,
         filter_pairs: csr_array | None,
         *,
-        beta: int,
+        beta: int | None,
         eta: int,
         extra: int = 0,
         pool_size: int | None = None,
         replacement: bool = False,
         fill: bool = True,
+        soft: bool = False,
+        mark_drawn: bool = False,
     ) -> None:
         """Takes the labels and the sizes.
 
         Args:
             train: Positives [N, L]; every stored entry is one, whatever its value.
             filter_pairs: Pairs [N, L] that are never negatives, or None.
-            beta: Positives a query draws; all it has if it has fewer.
+            beta: Positives a query draws; all it has if it has fewer, or if beta is None.
             eta: Hard negatives a query draws from its row of `hard`; what is there if there are fewer.
             extra: Further positives a query draws for the classifier alone, from those not in the shared pool.
             pool_size: Most labels that every head scores; None for no cap. The extra ones do not count.
             replacement: Draw the beta positives with replacement, so that fewer may be distinct (reference code).
             fill: Complete a pool smaller than `pool_size` with positives that no query has drawn.
+            soft: The stored values of `train` are targets in (0, 1] and go into the pool.
+            mark_drawn: Say in the pool which positives each query drew.
         """
         _require_sizes(beta, eta, extra, pool_size)
         self._shape = _shape(train, "train labels")
         if filter_pairs is not None and _shape(filter_pairs, "filter pairs") != self._shape:
             raise UserError(f"filter pairs of shape {filter_pairs.shape} do not belong to train labels {self._shape}")
-        self._train = _rows_of(train)
-        self._filter = None if filter_pairs is None or not filter_pairs.nnz else _rows_of(filter_pairs)
-        self._beta, self._eta, self._extra = beta, eta, extra
+        self._train = rows_of(train, values=soft)
+        self._filter = None if filter_pairs is None or not filter_pairs.nnz else rows_of(filter_pairs)
+        self._beta, self._eta, self._extra = train.shape[1] if beta is None else beta, eta, extra
+        self._soft, self._mark_drawn = soft, mark_drawn
         self._pool_size, self._replacement, self._fill = pool_size, replacement, fill
         self._places = _Places(self._shape[1])
         self._hard: NDArray[np.int32] | None = None
@@ -135,17 +124,21 @@ class LabelPicker:
             negatives: Draws hard negatives.
         """
         rows = self._checked_rows(rows)
-        known = _pairs(self._train, rows)
-        masked = None if self._filter is None else _pairs(self._filter, rows)
-        drawn = known.label[self._drawn_positives(known, len(rows), positives)]
+        known = pairs_of(self._train, rows)
+        masked = None if self._filter is None else pairs_of(self._filter, rows)
+        drawing = self._drawn_positives(known, len(rows), positives)
+        drawn = known.label[drawing]
         against = self._drawn_negatives(rows, known, masked, negatives)
         try:
             shared = self._shared_labels(drawn, against, known)
             labels = self._with_extra(shared, known, positives)
             self._places.write(labels)
             positive = np.zeros((len(rows), len(labels)), np.bool_)
-            positive.reshape(-1)[self._cells(known, len(labels))] = True
-            ignored = None if masked is None else self._cells(masked, len(labels))
+            inside, cells = self._cells(known, len(labels))
+            positive.reshape(-1)[cells] = True
+            target = _scattered(positive.shape, cells, known.target[inside]) if self._soft else None
+            own = self._marked(known, drawing, positive.shape) if self._mark_drawn else None
+            ignored = None if masked is None else self._cells(masked, len(labels))[1]
         finally:
             self._places.clear()
         return LabelPool(
@@ -153,6 +146,8 @@ class LabelPicker:
             positive,
             ignored=None if ignored is None else _mask_outside(positive, ignored),
             encoded=len(shared) if self._extra else None,
+            target=target,
+            drawn=own,
         )
 
     def _checked_rows(self, rows: Integers) -> Integers:
@@ -164,10 +159,10 @@ class LabelPicker:
             raise UserError(f"row {wrong} is outside the train rows 0 to {self._shape[0] - 1}")
         return rows.astype(np.int64)
 
-    def _drawn_positives(self, known: _Pairs, queries: int, generator: np.random.Generator) -> Integers:
+    def _drawn_positives(self, known: Pairs, queries: int, generator: np.random.Generator) -> Integers:
         """Indices into `known` of what the queries drew, each at most once a query."""
         if not self._replacement:
-            return _draw(known.query, self._beta, generator)
+            return draw(known.query, self._beta, generator)
         count = np.bincount(known.query, minlength=queries)
         nth = (generator.random((queries, self._beta)) * count[:, None]).astype(np.int64)
         place = (np.cumsum(count) - count)[:, None] + nth
@@ -176,7 +171,7 @@ class LabelPicker:
         return np.flatnonzero(drawn)
 
     def _drawn_negatives(
-        self, rows: Integers, known: _Pairs, masked: _Pairs | None, generator: np.random.Generator
+        self, rows: Integers, known: Pairs, masked: Pairs | None, generator: np.random.Generator
     ) -> Integers:
         """Labels that the queries drew from their hard lists; one that several drew is there several times."""
         if self._hard is None or not self._hard.shape[1] or not self._eta:
@@ -203,7 +198,7 @@ class LabelPicker:
             query = query[again]
         return np.concatenate(drawn)
 
-    def _shared_labels(self, drawn: Integers, against: Integers, known: _Pairs) -> Integers:
+    def _shared_labels(self, drawn: Integers, against: Integers, known: Pairs) -> Integers:
         """Labels that every head scores, increasing, [P]."""
         if self._pool_size is None:
             return _distinct(np.concatenate([drawn, against]))[0]
@@ -214,19 +209,24 @@ class LabelPicker:
                 shared = np.concatenate([shared, _most_frequent(further[self._places.of(further) < 0], room)])
         return np.sort(shared)
 
-    def _with_extra(self, shared: Integers, known: _Pairs, generator: np.random.Generator) -> Integers:
+    def _with_extra(self, shared: Integers, known: Pairs, generator: np.random.Generator) -> Integers:
         """The shared labels, and behind them what only the classifier scores, increasing too."""
         if not self._extra:
             return shared
         self._places.write(shared)
-        further = _draw(known.query, self._extra, generator, self._places.of(known.label) < 0)
+        further = draw(known.query, self._extra, generator, self._places.of(known.label) < 0)
         return np.concatenate([shared, _distinct(known.label[further])[0]])
 
-    def _cells(self, pairs: _Pairs, labels: int) -> Integers:
-        """Flat positions in a [B, P] array of the pairs whose label is in the pool."""
+    def _marked(self, known: Pairs, drawing: Integers, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """True where a query drew the label itself, [B, P]."""
+        _, cells = self._cells(Pairs(known.query[drawing], known.label[drawing], known.target[drawing]), shape[1])
+        return _scattered(shape, cells, np.ones(len(cells), np.bool_))
+
+    def _cells(self, pairs: Pairs, labels: int) -> tuple[Integers, Integers]:
+        """The pairs whose label is in the pool, and their flat positions in a [B, P] array."""
         place = self._places.of(pairs.label)
         inside = np.flatnonzero(place >= 0)
-        return pairs.query[inside] * labels + place[inside]
+        return inside, pairs.query[inside] * labels + place[inside]
 
 
 def pick_some_labels(
@@ -259,27 +259,6 @@ def pick_some_labels(
     return picker.pick(rows, positives, negatives)
 
 
-def _draw(
-    query: Integers, size: int, generator: np.random.Generator, allowed: NDArray[np.bool_] | None = None
-) -> Integers:
-    """Indices of up to `size` entries of every query, uniformly without replacement.
-
-    Every entry gets a random ticket, allowed or not, and the smallest tickets of a query win. `query` [T] increases.
-    """
-    # Sorted as one number (query, ticket, entry): queries stay in their order, no two numbers are equal, and so every
-    # sorting algorithm gives the same answer.
-    entry_bits = len(query).bit_length()
-    ticket_bits = 63 - entry_bits - (int(query[-1]).bit_length() if len(query) else 0)
-    ticket = generator.integers(1 << ticket_bits, size=len(query))
-    key = (((query << ticket_bits) | ticket) << entry_bits) | np.arange(len(query))
-    if allowed is not None:
-        query, key = query[allowed], key[allowed]
-    key.sort()
-    count = np.bincount(query)
-    rank = np.arange(len(query)) - np.repeat(np.cumsum(count) - count, count)
-    return key[rank < size] & ((1 << entry_bits) - 1)
-
-
 def _tickets(shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Integers, int]:
     """Distinct random numbers [B, H] below `_NO_TICKET` and the mask that reads the column from one."""
     bits = shape[1].bit_length()
@@ -300,6 +279,13 @@ def _most_frequent(labels: Integers, room: int) -> Integers:
     return distinct if len(distinct) <= room else distinct[np.argsort(-count, kind="stable")[:room]]
 
 
+def _scattered(shape: tuple[int, ...], cells: Integers, values: NDArray[Any]) -> NDArray[Any]:
+    """Zeros [B, P] with values [n] at flat cells [n]."""
+    array = np.zeros(shape, values.dtype)
+    array.reshape(-1)[cells] = values
+    return array
+
+
 def _mask_outside(positive: NDArray[np.bool_], cells: Integers) -> NDArray[np.bool_] | None:
     """True at the flat cells that are not positive, [B, P]; None if there are none."""
     cells = cells[~positive.reshape(-1)[cells]]
@@ -318,20 +304,6 @@ def _contains(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
     return found
 
 
-def _pairs(matrix: Ragged, rows: Integers) -> _Pairs:
-    taken = matrix.take(rows)
-    return _Pairs(np.repeat(np.arange(len(rows)), taken.lengths), taken.values.astype(np.int64))
-
-
-def _rows_of(matrix: csr_array) -> Ragged:
-    """Column indices of every row, increasing and without repeats; the caller's matrix is left as it is."""
-    matrix = csr_array(matrix)
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    return Ragged(np.asarray(matrix.indices), np.asarray(matrix.indptr, dtype=np.int64))
-
-
 def _shape(matrix: csr_array, what: str) -> tuple[int, int]:
     if not (issparse(matrix) and matrix.ndim == 2):
         raise UserError(f"{what} must be a two-dimensional scipy sparse array, not {type(matrix).__name__}")
@@ -339,8 +311,8 @@ def _shape(matrix: csr_array, what: str) -> tuple[int, int]:
     return rows, labels
 
 
-def _require_sizes(beta: int, eta: int, extra: int, pool_size: int | None) -> None:
-    if beta < 1:
+def _require_sizes(beta: int | None, eta: int, extra: int, pool_size: int | None) -> None:
+    if beta is not None and beta < 1:
         raise UserError(f"beta = {beta}: a pool without positives teaches nothing; draw at least 1 a query")
     if eta < 0 or extra < 0:
         name, value = ("eta", eta) if eta < 0 else ("extra", extra)

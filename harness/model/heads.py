@@ -5,7 +5,8 @@
 
 N scales to unit length; the classifier head stays unnormalised (logits `dot`, the papers' form) or scores cosines
 (logits `cosine`). Both heads see the same encoded query, so the classifier costs a projection and the pool's rows of
-Psi, nothing more (Kharbanda et al., UniDEC, section 2.4).
+Psi, nothing more (Kharbanda et al., UniDEC, section 2.4). Methods without projections (NGAME, DEXML, Renee) score f(x)
+itself: `PlainHead`, and a classifier that is not `projected`.
 """
 
 from typing import Literal
@@ -33,12 +34,50 @@ class RetrievalHead(nn.Module):
         return unit(self.dropout(torch.tanh(self.projection(encoded))))
 
 
+class PlainHead(nn.Module):
+    """The encoder's own vectors [n, E], scaled to length 1 or as they are."""
+
+    def __init__(self, normalise: bool) -> None:
+        super().__init__()
+        self.normalise = normalise
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        """Vectors [n, E] of encoded texts [n, E]."""
+        return unit(encoded) if self.normalise else encoded
+
+
 class Classifier(nn.Module):
     """Phi_C and the table Psi [L, D] of one vector per label."""
 
-    def __init__(self, width: int, dim: int, labels: int, logits: Logits, dropout: float, row_dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        dim: int,
+        labels: int,
+        logits: Logits,
+        dropout: float,
+        row_dropout: float,
+        *,
+        projected: bool = True,
+        searched: Logits = "cosine",
+    ) -> None:
+        """Makes an empty table.
+
+        Args:
+            width: E, what the encoder gives.
+            dim: D, equal to E unless `projected`.
+            labels: L.
+            logits: How it scores in training.
+            dropout: Of the query vectors.
+            row_dropout: Of the gathered rows of Psi.
+            projected: Put a linear layer between encoder and table.
+            searched: How it scores when labels are searched.
+        """
         super().__init__()
-        self.projection = nn.Linear(width, dim)
+        if not projected and width != dim:
+            raise ValueError(f"without a projection the table is as wide as the encoder, {width}, not {dim}")
+        self.projection: nn.Module = nn.Linear(width, dim) if projected else nn.Identity()
+        self.searched = searched
         self.dropout = nn.Dropout(dropout)
         self.row_dropout = nn.Dropout(row_dropout)
         self.table = RowTable(torch.zeros(labels, dim))
@@ -58,7 +97,7 @@ class Classifier(nn.Module):
 class TwoHeads(nn.Module):
     """Shared encoder with a dual-encoder head and, unless it is None, a classifier."""
 
-    def __init__(self, encoder: Encoder, retrieval: RetrievalHead, classifier: Classifier | None) -> None:
+    def __init__(self, encoder: Encoder, retrieval: RetrievalHead | PlainHead, classifier: Classifier | None) -> None:
         super().__init__()
         self.encoder = encoder
         self.retrieval = retrieval

@@ -1,7 +1,8 @@
 """A trained two-headed model as search sees it: one pair of vectors per way of scoring.
 
 de       Phi_D(x)              .  Phi_D(z_l)
-clf      N(Phi_C(x))           .  N(Psi_l)            the classifier is trained unnormalised and searched on the sphere
+clf      N(Phi_C(x))           .  N(Psi_l)            UniDEC's is trained unnormalised and searched on the sphere; one
+                                                     that is searched by `dot` (Renee) is not scaled
 concat   [Phi_D(x), clf(x)]    .  [Phi_D(z_l), clf(l)]        = the sum of both scores, one search
 """
 
@@ -37,7 +38,7 @@ class TwoHeadScorer:
         if _needs(views, "de"):
             parts["de"] = projected(self.model.retrieval, encoded, self.device)
         if _needs(views, "clf"):
-            parts["clf"] = normalised(projected(self._classifier, encoded, self.device))
+            parts["clf"] = self._searched(projected(self._classifier, encoded, self.device))
         return _joined(parts, views)
 
     def label_vectors(self, tokens: Ragged, views: tuple[str, ...]) -> Views:
@@ -46,7 +47,7 @@ class TwoHeadScorer:
         if _needs(views, "de"):
             parts["de"] = projected(self.model.retrieval, self._encoded(tokens, "encode labels"), self.device)
         if _needs(views, "clf"):
-            parts["clf"] = normalised(self._classifier.table.weight.detach().cpu().numpy())
+            parts["clf"] = self._searched(self._classifier.table.weight.detach().cpu().numpy())
         return _joined(parts, views)
 
     @property
@@ -54,6 +55,9 @@ class TwoHeadScorer:
         if self.model.classifier is None:
             raise UserError("this model has no classifier; score with its dual encoder: scorer=de")
         return self.model.classifier
+
+    def _searched(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        return normalised(vectors) if self._classifier.searched == "cosine" else vectors
 
     def _encoded(self, tokens: Ragged, description: str) -> NDArray[np.float32]:
         return encode(

@@ -1,0 +1,87 @@
+"""Known pairs (query, label) of a batch as flat arrays, and random draws from them; what `pool` and `space` work on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from harness.data.ragged import Ragged
+from harness.errors import UserError
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Stored pairs of a batch, one entry each, in order of query and label."""
+
+    query: Integers
+    """Place of the query in the batch, [T]."""
+    label: Integers
+    """[T]."""
+    target: NDArray[np.float32]
+    """How much each is a positive, [T]."""
+
+    def keys(self, labels: int) -> Integers:
+        """One number per pair, increasing, [T]."""
+        return self.query * labels + self.label
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The pairs of every train row."""
+
+    labels: Ragged
+    """Increasing and without repeats, [N]."""
+    targets: NDArray[np.float32] | None
+    """One per pair; None where all are 1."""
+
+
+def pairs_of(stored: StoredRows, rows: Integers) -> Pairs:
+    """The stored pairs of the given rows [B]."""
+    labels = stored.labels.take(rows)
+    if stored.targets is None:
+        target = np.ones(len(labels.values), np.float32)
+    else:
+        target = Ragged(stored.targets, stored.labels.offsets).take(rows).values
+    return Pairs(np.repeat(np.arange(len(rows)), labels.lengths), labels.values.astype(np.int64), target)
+
+
+def rows_of(matrix: csr_array, *, values: bool = False) -> StoredRows:
+    """Column indices of every row of a matrix [N, L], with its values as targets if wanted; the matrix stays as it is.
+
+    A stored 0 is a pair like any other, so with values it is refused: a target of 0 says nothing.
+    """
+    matrix = csr_array(matrix)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    labels = Ragged(np.asarray(matrix.indices), np.asarray(matrix.indptr, dtype=np.int64))
+    if not values:
+        return StoredRows(labels, None)
+    targets = np.asarray(matrix.data, np.float32)
+    if targets.size and not (targets.min() > 0 and targets.max() <= 1):
+        raise UserError("soft targets must be greater than 0 and at most 1; leave pairs of target 0 out")
+    return StoredRows(labels, targets)
+
+
+def draw(
+    query: Integers, size: int, generator: np.random.Generator, allowed: NDArray[np.bool_] | None = None
+) -> Integers:
+    """Indices of up to `size` entries of every query, uniformly without replacement.
+
+    Every entry gets a random ticket, allowed or not, and the smallest tickets of a query win. `query` [T] increases.
+    """
+    # Sorted as one number (query, ticket, entry): queries stay in their order, no two numbers are equal, and so every
+    # sorting algorithm gives the same answer.
+    entry_bits = len(query).bit_length()
+    ticket_bits = 63 - entry_bits - (int(query[-1]).bit_length() if len(query) else 0)
+    ticket = generator.integers(1 << ticket_bits, size=len(query))
+    key = (((query << ticket_bits) | ticket) << entry_bits) | np.arange(len(query))
+    if allowed is not None:
+        query, key = query[allowed], key[allowed]
+    key.sort()
+    count = np.bincount(query)
+    rank = np.arange(len(query)) - np.repeat(np.cumsum(count) - count, count)
+    return key[rank < size] & ((1 << entry_bits) - 1)
