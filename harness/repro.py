@@ -36,6 +36,11 @@ def stream(seed: int, name: str, *position: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *position)))
 
 
+def stage_seed(seed: int, stage: int) -> int:
+    """The seed of a later stage of training, so that it does not draw again what the first stage drew."""
+    return seed if stage == 0 else stream_seed(seed, "stage", stage)
+
+
 def environment(device: str) -> dict[str, Any]:
     """Versions, hardware and code state, without user or path names."""
     return {

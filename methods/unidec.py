@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from harness.method import Inputs, Method, Parts
-from harness.model.encoder import NORM_FLOOR, encode, unit
 from harness.model.heads import Classifier, Logits, TwoHeads, start_projection
-from harness.model.scoring import TwoHeadScorer, projected
+from harness.model.scoring import TwoHeadScorer
 from harness.repro import stream_seed
 from harness.train import Stage
+from harness.train.assembly import start_table
 from harness.train.optim import Group
 from harness.train.psl import ClassifierLossSettings
 from harness.train.settings import Dropout, Positive
@@ -48,6 +48,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
         inputs.encoder.dim, dim, inputs.train.shape[1], params.logits, params.dropout, params.dropout_classifier
     )
     generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1))
+    assert isinstance(classifier.projection, nn.Linear)
     start_projection(classifier.projection, params.init_heads, generator)
     model = TwoHeads(inputs.encoder, retrieval_head(inputs, params, dim), classifier)
     model.to(inputs.device)
@@ -67,28 +68,8 @@ def unified_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier: C
         classifier=[Group("classifier", lr, params.weight_decay, [], [classifier.table])],
         classifier_losses=params,
         extra=params.beta_classifier,
-        begin=lambda: start_table(inputs, params, classifier),
+        begin=lambda: start_table(inputs, classifier, params.init_classifier),
     )
-
-
-def start_table(inputs: Inputs, params: Params, classifier: Classifier) -> None:
-    """First values of Psi: the classifier head's vectors of the label texts, or Xavier-uniform noise (papers)."""
-    weight = classifier.table.weight
-    generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 2))
-    if params.init_classifier == "xavier":
-        weight.data.copy_(nn.init.xavier_uniform_(torch.empty(weight.shape), generator=generator))
-        return
-    encoded = encode(
-        inputs.encoder,
-        inputs.label_tokens,
-        device=inputs.device,
-        batch_tokens=inputs.batch_tokens,
-        progress="start the classifier from label texts",
-    )
-    vectors = torch.from_numpy(projected(classifier, encoded, inputs.device))
-    without = vectors.norm(dim=1) < NORM_FLOOR  # a label without text needs a direction of its own to learn from
-    vectors[without] = unit(torch.randn(vectors.shape, generator=generator))[without]
-    weight.data.copy_(vectors)
 
 
 METHOD = Method(Params, build)

@@ -67,17 +67,32 @@ def rows_of(matrix: csr_array, *, values: bool = False) -> StoredRows:
 
 
 def draw(
-    query: Integers, size: int, generator: np.random.Generator, allowed: NDArray[np.bool_] | None = None
+    query: Integers,
+    size: int,
+    generator: np.random.Generator,
+    allowed: NDArray[np.bool_] | None = None,
+    weight: NDArray[np.float32] | None = None,
 ) -> Integers:
-    """Indices of up to `size` entries of every query, uniformly without replacement.
+    """Indices of up to `size` entries of every query, without replacement, uniformly or in proportion to weights.
 
-    Every entry gets a random ticket, allowed or not, and the smallest tickets of a query win. `query` [T] increases.
+    Every entry gets a random ticket, allowed or not, and the smallest tickets of a query win. With weights w a ticket
+    is exponential with rate w: the first to ring is entry p with probability w_p / sum w, and so on among the rest.
+
+    Args:
+        query: [T], increasing.
+        size: Entries a query draws.
+        generator: Draws T numbers.
+        allowed: [T]; None = all.
+        weight: [T], greater than 0; None = all equal.
     """
     # Sorted as one number (query, ticket, entry): queries stay in their order, no two numbers are equal, and so every
     # sorting algorithm gives the same answer.
     entry_bits = len(query).bit_length()
     ticket_bits = 63 - entry_bits - (int(query[-1]).bit_length() if len(query) else 0)
-    ticket = generator.integers(1 << ticket_bits, size=len(query))
+    if weight is None:
+        ticket = generator.integers(1 << ticket_bits, size=len(query))
+    else:  # the bits of a positive float64, read as an integer, are in the order of the numbers
+        ticket = (generator.standard_exponential(len(query)) / weight).view(np.int64) >> (63 - ticket_bits)
     key = (((query << ticket_bits) | ticket) << entry_bits) | np.arange(len(query))
     if allowed is not None:
         query, key = query[allowed], key[allowed]

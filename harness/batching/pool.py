@@ -79,7 +79,8 @@ class LabelPicker:
             pool_size: Most labels that every head scores; None for no cap. The extra ones do not count.
             replacement: Draw the beta positives with replacement, so that fewer may be distinct (reference code).
             fill: Complete a pool smaller than `pool_size` with positives that no query has drawn.
-            soft: The stored values of `train` are targets in (0, 1] and go into the pool.
+            soft: The stored values of `train` are targets in (0, 1]: they go into the pool, and positives are drawn in
+                proportion to them.
             mark_drawn: Say in the pool which positives each query drew.
         """
         _require_sizes(beta, eta, extra, pool_size)
@@ -162,7 +163,7 @@ class LabelPicker:
     def _drawn_positives(self, known: Pairs, queries: int, generator: np.random.Generator) -> Integers:
         """Indices into `known` of what the queries drew, each at most once a query."""
         if not self._replacement:
-            return draw(known.query, self._beta, generator)
+            return draw(known.query, self._beta, generator, weight=known.target if self._soft else None)
         count = np.bincount(known.query, minlength=queries)
         nth = (generator.random((queries, self._beta)) * count[:, None]).astype(np.int64)
         place = (np.cumsum(count) - count)[:, None] + nth

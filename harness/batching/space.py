@@ -21,13 +21,14 @@ class LabelSpacePicker:
             train: Positives [N, L]; every stored entry is one.
             filter_pairs: Pairs [N, L] that are neither positive nor negative.
             beta: Positives a query draws; None for all it has.
-            soft: Stored values are targets in (0, 1]; otherwise every stored entry is a whole positive.
+            soft: Stored values are targets in (0, 1], and draws are in proportion to them; otherwise every stored entry
+                is a whole positive.
         """
         if filter_pairs.shape != train.shape:
             raise UserError(f"filter pairs of shape {filter_pairs.shape} do not belong to train labels {train.shape}")
         if beta is not None and beta < 1:
             raise UserError(f"beta = {beta}: a query that draws no positive learns nothing; draw at least 1")
-        self._labels = train.shape[1]
+        self._labels, self._soft = train.shape[1], soft
         self._train, self._filter, self._beta = rows_of(train, values=soft), rows_of(filter_pairs), beta
 
     def pick(self, rows: NDArray[np.int64], positives: np.random.Generator) -> LabelSpace:
@@ -36,7 +37,7 @@ class LabelSpacePicker:
         drawn = np.ones(len(known.label), np.bool_)
         if self._beta is not None:
             drawn[:] = False
-            drawn[draw(known.query, self._beta, positives)] = True
+            drawn[draw(known.query, self._beta, positives, weight=known.target if self._soft else None)] = True
         order = np.argsort(known.label, kind="stable")
         outside = ~np.isin(masked.keys(self._labels), known.keys(self._labels), assume_unique=True)
         masked_order = np.flatnonzero(outside)[np.argsort(masked.label[outside], kind="stable")]

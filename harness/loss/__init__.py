@@ -3,8 +3,8 @@
     scores [B, P] (already multiplied by the scale), positive [B, P]  ->  loss []
 
 `get` finds a loss by name, `two_way` adds the same loss seen from the labels. A loss is any function with the signature
-of `Loss`; one that can share work between both directions has a method `two_way(scores, positive, weight, *, ignored)`
-as well. Nothing here imports torch until a loss is asked for.
+of `Loss`; one that can share work between both directions has a method `two_way(scores, positive, weight, *, ignored,
+target)` as well. Nothing here imports torch until a loss is asked for.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,11 +22,18 @@ class Loss(Protocol):
     """What the registry holds.
 
     An entry that is ignored is neither a positive nor a negative: it has no influence and no gradient, even where it is
-    marked as positive or its score is not finite.
+    marked as positive or its score is not finite. A target says how much a positive is one; it is read at the positives
+    alone, and what a loss does with it stands beside its formula. A target of 1 is the same as none.
     """
 
     def __call__(
-        self, scores: "Tensor", positive: "Tensor", *, ignored: "Tensor | None" = None, **options: Any
+        self,
+        scores: "Tensor",
+        positive: "Tensor",
+        *,
+        ignored: "Tensor | None" = None,
+        target: "Tensor | None" = None,
+        **options: Any,
     ) -> "Tensor":
         """The loss of a batch, a scalar; float32 at least, whatever the type of the scores.
 
@@ -34,6 +41,7 @@ class Loss(Protocol):
             scores: [B, P], floating point, multiplied by the scale (1 / temperature).
             positive: [B, P], bool: label p is a label of query i.
             ignored: [B, P], bool, or None: pairs that must not be counted, such as filter pairs.
+            target: [B, P], floating point, in (0, 1] where `positive`; None = 1 everywhere.
             options: of that loss alone, for example `reduction` of bce.
         """
         ...
@@ -52,6 +60,21 @@ LOSSES.register(
 )
 LOSSES.register("pal", "harness.loss.softmax:pal", "supcon summed over the positives of a query instead of averaged")
 LOSSES.register("bce", "harness.loss.binary:bce", "binary cross-entropy of every query-label pair of the pool")
+LOSSES.register(
+    "pick-one-label",
+    "harness.loss.pick_one:pick_one_label",
+    "decoupled-softmax of one positive a query, drawn anew at every step",
+)
+LOSSES.register(
+    "triplet",
+    "harness.loss.triplet:triplet",
+    "hinge between the hardest positives and the hardest negatives of a query; expects cosines",
+)
+LOSSES.register(
+    "soft-topk",
+    "harness.loss.topk:soft_topk",
+    "log-probability that the positives of a query are among its k best labels",
+)
 
 
 def get(name: str) -> Loss:
@@ -61,12 +84,19 @@ def get(name: str) -> Loss:
 
 
 def two_way(
-    loss: Loss, scores: "Tensor", positive: "Tensor", weight: float, ignored: "Tensor | None" = None, **options: Any
+    loss: Loss,
+    scores: "Tensor",
+    positive: "Tensor",
+    weight: float,
+    ignored: "Tensor | None" = None,
+    *,
+    target: "Tensor | None" = None,
+    **options: Any,
 ) -> "Tensor":
     """The loss in both directions: weight * loss(scores) + (1 - weight) * loss(transposed scores).
 
     Labels that are a positive of no query of the batch take part in the first term only: they are no rows of the
-    transposed matrix. A direction of weight zero is not computed.
+    transposed matrix. A direction of weight zero is not computed. A loss that draws does so for each direction.
 
     Args:
         loss: what `get` returns.
@@ -74,10 +104,13 @@ def two_way(
         positive: [B, P], bool.
         weight: of the direction from queries to labels, between 0 and 1.
         ignored: [B, P], bool, or None.
+        target: [B, P], floating point, or None; a loss that knows no targets works as long as there is none.
         options: of the loss.
     """
     if not 0 <= weight <= 1:
         raise UserError(f"the weight of the direction from queries to labels must be between 0 and 1, not {weight}")
+    if target is not None:
+        options["target"] = target
     shared = getattr(loss, "two_way", None)
     if shared is not None:
         both: Tensor = shared(scores, positive, weight, ignored=ignored, **options)
@@ -94,6 +127,8 @@ def _loss_from_labels(
     loss: Loss, scores: "Tensor", positive: "Tensor", ignored: "Tensor | None", options: dict[str, Any]
 ) -> "Tensor":
     wanted = (positive if ignored is None else positive & ~ignored).any(0)
+    if "target" in options:
+        options = {**options, "target": options["target"][:, wanted].T}
     return loss(
         scores[:, wanted].T,
         positive[:, wanted].T,

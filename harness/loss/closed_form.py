@@ -4,6 +4,7 @@ Autograd records every pass over the score matrix [B, P] and walks all of them b
 gradient in closed form: few passes forward, and one matrix written backward.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ class Evaluated:
 
 Evaluate = Callable[[Tensor], Evaluated]
 """A function of scores [B, P] that leaves them alone."""
+Pairs = tuple[Tensor, Tensor]
+"""Places in the score matrix: row [n], label [n]."""
 
 
 def differentiable(scores: Tensor, evaluate: Evaluate) -> Tensor:
@@ -35,7 +38,7 @@ def differentiable(scores: Tensor, evaluate: Evaluate) -> Tensor:
 
     Half-precision scores are converted to float32 first, and autocast is off while the loss is computed.
     """
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = scores.to(precision(scores))
     if torch.is_grad_enabled() and scores.requires_grad:
         loss: Tensor = _ClosedForm.apply(scores, evaluate)  # type: ignore[no-untyped-call]
         return loss
@@ -43,7 +46,12 @@ def differentiable(scores: Tensor, evaluate: Evaluate) -> Tensor:
         return evaluate(scores.detach()).value
 
 
-def positive_pairs(scores: Tensor, positive: Tensor, ignored: Tensor | None) -> tuple[Tensor, Tensor]:
+def precision(scores: Tensor) -> torch.dtype:
+    """The type in which the loss of `scores` [B, P] is computed."""
+    return torch.promote_types(scores.dtype, torch.float32)
+
+
+def positive_pairs(scores: Tensor, positive: Tensor, ignored: Tensor | None) -> Pairs:
     """Coordinates (row [n], label [n]) of the positives that are not ignored, after a check of all three [B, P]."""
     masks = {"positive": positive} if ignored is None else {"positive": positive, "ignored": ignored}
     if scores.dim() != 2 or not scores.is_floating_point():
@@ -58,7 +66,60 @@ def positive_pairs(scores: Tensor, positive: Tensor, ignored: Tensor | None) -> 
     return row, label
 
 
-def _coordinates(mask: Tensor) -> tuple[Tensor, Tensor]:
+def pair_targets(scores: Tensor, pairs: Pairs, target: Tensor | None) -> Tensor | None:
+    """How much each of the n pairs is a positive, [n], from `target` [B, P]; None where all are whole positives."""
+    if target is None:
+        return None
+    if not target.is_floating_point() or target.shape != scores.shape:
+        raise ValueError(f"target must be floating point {list(scores.shape)}, not {target.dtype} {list(target.shape)}")
+    targets = target.detach()[pairs].to(precision(scores))
+    if not ((targets > 0) & (targets <= 1)).all():
+        raise ValueError("targets of positives must be greater than 0 and at most 1")
+    return targets
+
+
+def candidates(scores: Tensor, absent: Pairs | None, ignored: Tensor | None) -> Tensor:
+    """A copy of `scores` [B, P] with -inf at the pairs that are `absent` and where `ignored` [B, P] is set."""
+    remaining = scores.clone()
+    if absent is not None:
+        remaining[absent] = -math.inf
+    return remaining if ignored is None else remaining.masked_fill_(ignored, -math.inf)
+
+
+def pushes_of(anchor: Tensor, pull: Tensor, total: Tensor) -> Tensor:
+    """What the terms of each anchor are multiplied with in the gradient: (sum of its pulls) / total, [A].
+
+    Args:
+        anchor: Anchor of every pair, [n].
+        pull: Of every pair, [n].
+        total: Sum of the terms of every anchor, [A]. Where it is 0 the pulls are 0 and so is the quotient.
+    """
+    mass = torch.zeros_like(total).index_add_(0, anchor, pull)
+    return mass / total.clamp(min=torch.finfo(total.dtype).tiny)
+
+
+def pushed_and_pulled(pairs: Pairs, pull: Tensor, pushes: list[Tensor], upstream: Tensor, *terms: Tensor) -> Tensor:
+    """The gradient [B, P] of a loss that pulls n pairs and pushes everything in proportion to its terms.
+
+    Args:
+        pairs: What is pulled.
+        pull: By how much, [n].
+        pushes: [B, 1] or [1, P], one or two.
+        upstream: [].
+        terms: [B, P]; one for each push, or one for both.
+    """
+    first, *second = (upstream * push for push in pushes)
+    if not second:
+        gradient = terms[0] * first
+    elif len(terms) == 1:
+        gradient = (first + second[0]).mul_(terms[0])
+    else:
+        gradient = (terms[0] * first).addcmul_(terms[1], second[0])
+    gradient[pairs] -= upstream * pull
+    return gradient
+
+
+def _coordinates(mask: Tensor) -> Pairs:
     if mask.device.type != "cpu":
         row, label = mask.nonzero(as_tuple=True)
         return row, label

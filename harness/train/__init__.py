@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.batching import LabelPool
+from harness.batching import LabelPool, LabelSpace
 
 if TYPE_CHECKING:
     from harness.train.optim import Optimiser
@@ -27,7 +27,7 @@ class Batch:
 
     rows: NDArray[np.int64]
     """Train rows, [B]."""
-    pool: LabelPool
+    pool: LabelPool | LabelSpace
     step: int
     """Position of the step in its stage; the position of every random draw it makes."""
 
@@ -46,7 +46,7 @@ class BatchSource(Protocol):
         """The rows of every batch of the epoch; a function of the epoch and of what was mined last."""
         ...
 
-    def pool(self, rows: NDArray[np.int64], step: int) -> LabelPool:
+    def pool(self, rows: NDArray[np.int64], step: int) -> LabelPool | LabelSpace:
         """The labels that these rows [B] are scored against at this step."""
         ...
 
@@ -78,3 +78,5 @@ class Stage:
     optimiser: "Optimiser"
     begin: Callable[[], None] = field(default=lambda: None)
     """Sets first values that depend on what was trained before; not called when a checkpoint is loaded."""
+    view: str | None = None
+    """How held-out rows are scored while this stage trains; None for the view that the run reports."""

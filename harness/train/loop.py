@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.batching import LabelPool
+from harness.batching import LabelPool, LabelSpace
 from harness.config import CheckpointSettings, ValidationSettings
 from harness.errors import Terminated, UserError
 from harness.repro import device_memory, peak_memory_gib
@@ -31,7 +31,8 @@ from harness.train.display import Display
 from harness.train.interrupt import StepBoundary
 from harness.train.timing import Timer
 
-Validate = Callable[[], dict[str, float]]
+Validate = Callable[[str | None], dict[str, float]]
+"""Scores the held-out rows by a view, or by the one that the run reports."""
 
 
 @dataclass
@@ -118,7 +119,7 @@ class Training:
             "epochs": position.epochs,
             "seconds": round(position.seconds, 3),
             "stages": [stage.name for stage in self.stages],
-            "learning_rates": position.rates,
+            "learning_rates": {name: rate for stage in self.stages for name, rate in peak_rates(stage).items()},
         }
         if position.best is not None:
             facts |= {"best_epoch": position.best_epoch, f"validation/{self._validation.metric}": position.best}
@@ -170,15 +171,10 @@ class Training:
                 self._save(stage)
             boundary.check()
 
-    def _count(self, losses: dict[str, float], rows: NDArray[np.int64], pool: LabelPool) -> None:
+    def _count(self, losses: dict[str, float], rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> None:
         """Moves on by one step."""
         position = self.position
-        figures = {
-            **losses,
-            "rows": len(rows),
-            "pool": len(pool.labels),
-            "positives": np.count_nonzero(pool.positive) / max(1, len(rows)),
-        }
+        figures = {**losses, "rows": len(rows), "pool": pool.size, "positives": pool.positives}
         for name, value in figures.items():
             position.sums[name] = position.sums.get(name, 0.0) + value
         position.batch += 1
@@ -204,7 +200,7 @@ class Training:
             if self._due(epoch_end=True):
                 self._save(stage)
             with self._interruptible(stage, boundary), timer.part("validation"):
-                scores = self._validate()
+                scores = self._validate(stage.view)
             stopped = self._judge(scores[self._validation.metric], epoch)
             ended = ended or stopped
         figures |= {f"time/{name}": share for name, share in timer.shares().items()}

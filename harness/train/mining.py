@@ -1,11 +1,13 @@
 """Batches of similar queries and their hardest wrong labels, refreshed as the model learns.
 
 Every `refresh_epochs` all train queries and labels are encoded with the dual-encoder head; queries are clustered into
-batches, and each query's list of hard negatives H_i becomes the eta x refresh_epochs labels it scores highest that are
-neither its positives nor its filter pairs. Epochs before `random_epochs` run in random order, without hard negatives.
+batches, and each query's list of hard negatives H_i becomes the `shortlist` (eta x refresh_epochs) labels it scores
+highest that are neither its positives nor its filter pairs. Epochs before `random_epochs` run in random order, without
+hard negatives. Clusters that are glued together may grow: `cluster_size` doubles at the epochs of `double_at` (NGAME).
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +39,7 @@ class MinedBatches:
         settings: BatchSettings,
         *,
         eta: int,
+        shortlist: int | None = None,
         seed: int,
         device: str,
         warn: Callable[[str], None],
@@ -51,6 +54,7 @@ class MinedBatches:
             labels: Likewise of the labels, [L, D]; the inner product is the score.
             settings: Sizes and periods.
             eta: Hard negatives a query per step.
+            shortlist: How many a query draws them from; None for eta x refresh_epochs, as if each were drawn once.
             seed: Of every draw.
             device: Where to search and cluster.
             warn: Gets one line for a setting that has no effect.
@@ -58,6 +62,7 @@ class MinedBatches:
         self._known = pattern(train) + pattern(filter_pairs)
         self._picker, self._queries, self._labels, self._settings = picker, queries, labels, settings
         self._eta, self._seed, self._device, self._warn = eta, seed, device, warn
+        self._depth = eta * settings.refresh_epochs if shortlist is None else max(shortlist, eta)
         rows, size = train.shape[0], settings.batch_size
         # as many batches in every epoch, so that the learning rate follows the same steps whatever the order
         self._plan = random_plan(rows, size, steps=glued_steps(rows, size) if settings.batching == "glued" else None)
@@ -68,9 +73,10 @@ class MinedBatches:
     def refresh(self, epoch: int) -> dict[str, float]:
         """Mines if it is due before this epoch."""
         since = epoch - self._settings.random_epochs
-        if since < 0 or since % self._settings.refresh_epochs:
+        grown = epoch > 0 and self._cluster_size(epoch) != self._cluster_size(epoch - 1)
+        if since < 0 or (since % self._settings.refresh_epochs and not grown):
             return {}
-        clustered = self._settings.batching != "random"
+        clustered = self._settings.batching != "random" and self._cluster_size(epoch) > 1
         if not clustered and not self._eta:
             return {}
         started = time.perf_counter()
@@ -108,19 +114,25 @@ class MinedBatches:
         self._picker.hard = arrays.get("hard")
 
     def _hard_negatives(self, queries: NDArray[np.float32]) -> NDArray[np.int32]:
-        depth = min(self._eta * self._settings.refresh_epochs, self._known.shape[1])
+        depth = min(self._depth, self._known.shape[1])
         device = self._device if self._device.startswith("cuda") else "cpu"
         found = search(queries, self._labels(), depth, self._known, device=device, progress="mine hard negatives")
         if not (found.ids >= 0).any():
             self._warn(f"eta is {self._eta}, but no label is left that is neither positive nor a filter pair")
         return found.ids
 
+    def _cluster_size(self, epoch: int) -> int:
+        settings = self._settings
+        if settings.batching != "glued":
+            return settings.batch_size
+        return min(settings.batch_size, settings.cluster_size << bisect_right(sorted(settings.double_at), epoch))
+
     def _clustered(self, queries: NDArray[np.float32], epoch: int) -> BatchPlan:
         settings = self._settings
         glued = settings.batching == "glued"
         clusters = balanced_clusters(
             queries,
-            settings.cluster_size if glued else settings.batch_size,
+            self._cluster_size(epoch),
             stream_seed(self._seed, "clusters", epoch),
             device=self._device,
             progress="cluster queries",

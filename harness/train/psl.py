@@ -4,15 +4,17 @@
     L_D = lambda_D l(S_D) + (1 - lambda_D) l(S_D^T)          S_D [B, P] = <Phi_D(x_i), Phi_D(z_l)> / t_D
     L_C = lambda_C l(S_C) + (1 - lambda_C) l(S_C^T) + w BCE  S_C [B, P] = <Phi_C(x_i), Psi_l> / t_C
 
-with l any loss of `harness.loss` over the pool. Without a classifier L = L_D. Filter pairs take no part.
+with l any loss of `harness.loss` over the pool. Without a classifier L = L_D. Filter pairs take no part. Methods of one
+positive a query (DPR, DEXML, NGAME) are the same with `drawn_only`: what a query drew counts, its other positives take
+no part.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from harness import loss as losses
@@ -27,10 +29,19 @@ from harness.train.settings import OptimSettings, Positive, Share
 from harness.train.timing import Timer
 
 
+def _known(name: str) -> str:
+    if name not in losses.LOSSES:
+        raise ValueError(f"no such loss; known: {', '.join(losses.LOSSES)}")
+    return name
+
+
+LossName = Annotated[str, AfterValidator(_known)]
+
+
 class LossSettings(Settings):
     """Losses of the dual-encoder head and their temperature."""
 
-    loss: str = "decoupled-softmax"
+    loss: LossName = "decoupled-softmax"
     temperature: Positive = 1 / 27
     lambda_d: Share = 1.0
 
@@ -38,7 +49,7 @@ class LossSettings(Settings):
 class ClassifierLossSettings(Settings):
     """Losses of the classifier head, and the balance of the two heads."""
 
-    loss_classifier: str = "decoupled-softmax"
+    loss_classifier: LossName = "decoupled-softmax"
     temperature_classifier: Positive = 1 / 27
     lambda_c: Share = 1.0
     bce_weight: Annotated[float, Field(ge=0)] = 0.0
@@ -66,13 +77,18 @@ class PickSomeLabels:
     settings: OptimSettings
     device: str
     seed: int
+    drawn_only: bool = False
+    """Of a query's positives only those that it drew count; the others are masked. Needs a pool that marks them."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the dual encoder's loss."""
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Leaves the gradients of L in every parameter; returns L and its parts."""
         pool = batch.pool
+        assert isinstance(pool, LabelPool)
         with timer.part("gather"):
             texts = self.queries.take(batch.rows).joined(self.labels.take(pool.labels[: pool.shared]))
-            positive, ignored = to_device(pool, self.device)
+            masks = masks_of(pool, self.device, self.drawn_only)
             rows = self._classifier_rows(pool)
         with self._precision(), timer.part("encode"):
             encoding = BatchEncoding(
@@ -86,7 +102,7 @@ class PickSomeLabels:
         with self._precision(), timer.part("loss"):
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
             encoded = encoding.vectors
-            parts = self._parts(encoded[: len(batch.rows)], encoded[len(batch.rows) :], rows, pool, positive, ignored)
+            parts = self._parts(encoded[: len(batch.rows)], encoded[len(batch.rows) :], rows, masks)
         with timer.part("backward"):
             torch.autograd.backward(parts["loss"])
         with self._precision(), timer.part("encode"):
@@ -99,34 +115,37 @@ class PickSomeLabels:
             return None
         return self.model.classifier.table.gather(torch.from_numpy(pool.labels).to(self.device))
 
-    def _parts(
-        self,
-        queries: Tensor,
-        labels: Tensor,
-        rows: Tensor | None,
-        pool: LabelPool,
-        positive: Tensor,
-        ignored: Tensor | None,
-    ) -> dict[str, Tensor]:
+    def _parts(self, queries: Tensor, labels: Tensor, rows: Tensor | None, masks: "Masks") -> dict[str, Tensor]:
         """L and its parts from encoded queries [B, E], encoded shared labels [shared, E] and rows of Psi [P, D]."""
         retrieval, classifier = self.model.retrieval, self.model.classifier
         scores = logits(retrieval(queries), retrieval(labels), self.losses.temperature)
-        shared = slice(0, pool.shared)
+        shared = masks.of_first(scores.shape[1])
         dual = losses.two_way(
             losses.get(self.losses.loss),
             scores,
-            positive[:, shared],
+            shared.positive,
             self.losses.lambda_d,
-            None if ignored is None else ignored[:, shared],
+            shared.ignored,
+            **shared.soft(),
+            **self.options,
         )
         if classifier is None or rows is None or self.classifier_losses is None:
             return {"loss": dual}
         settings = self.classifier_losses
         scores = logits(classifier(queries), classifier.rows(rows), settings.temperature_classifier)
-        contrast = losses.two_way(losses.get(settings.loss_classifier), scores, positive, settings.lambda_c, ignored)
+        contrast = losses.two_way(
+            losses.get(settings.loss_classifier),
+            scores,
+            masks.positive,
+            settings.lambda_c,
+            masks.ignored,
+            **masks.soft(),
+        )
         parts = {"loss_d": dual, "loss_c": contrast}
         if settings.bce_weight:
-            parts["loss_bce"] = losses.get("bce")(scores, positive, ignored=ignored, reduction=settings.bce_reduction)
+            parts["loss_bce"] = losses.get("bce")(
+                scores, masks.positive, ignored=masks.ignored, reduction=settings.bce_reduction, **masks.soft()
+            )
             contrast = contrast + settings.bce_weight * parts["loss_bce"]
         return {"loss": settings.balance * dual + (1 - settings.balance) * contrast, **parts}
 
@@ -147,7 +166,33 @@ def logits(queries: Tensor, labels: Tensor, temperature: float) -> Tensor:
         return (queries.float() / temperature) @ labels.float().T
 
 
-def to_device(pool: LabelPool, device: str) -> tuple[Tensor, Tensor | None]:
-    """The masks [B, P] of a pool as tensors."""
-    ignored = None if pool.ignored is None else torch.from_numpy(pool.ignored).to(device)
-    return torch.from_numpy(pool.positive).to(device), ignored
+@dataclass(frozen=True)
+class Masks:
+    """What a pool knows about its pairs, as tensors [B, P]."""
+
+    positive: Tensor
+    ignored: Tensor | None
+    target: Tensor | None
+    """How much a positive is one; None where every one is whole."""
+
+    def of_first(self, labels: int) -> "Masks":
+        """The same for the first labels of the pool."""
+        if labels == self.positive.shape[1]:
+            return self
+        cut = (None if mask is None else mask[:, :labels] for mask in (self.ignored, self.target))
+        return Masks(self.positive[:, :labels], *cut)
+
+    def soft(self) -> dict[str, Tensor]:
+        """The argument of a loss that carries soft targets; nothing without them."""
+        return {} if self.target is None else {"target": self.target}
+
+
+def masks_of(pool: LabelPool, device: str, drawn_only: bool = False) -> Masks:
+    """The masks of a pool on a device; `drawn_only` turns positives that the query did not draw into ignored pairs."""
+    positive, ignored = pool.positive, pool.ignored
+    if drawn_only:
+        assert pool.drawn is not None, "the picker must mark what is drawn"
+        others = positive & ~pool.drawn
+        positive, ignored = pool.drawn, others if ignored is None else others | ignored
+    tensors = (None if mask is None else torch.from_numpy(mask).to(device) for mask in (ignored, pool.target))
+    return Masks(torch.from_numpy(positive).to(device), *tensors)

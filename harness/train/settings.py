@@ -20,6 +20,7 @@ class BatchSettings(Settings):
     batch_size: Annotated[int, Field(ge=1)] = 256
     batching: Literal["clusters", "glued", "random"] = "clusters"
     cluster_size: Annotated[int, Field(ge=1)] = 8
+    double_at: Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False)] = ()
     random_epochs: Annotated[int, Field(ge=0)] = 2
     refresh_epochs: Annotated[int, Field(ge=1)] = 5
 
@@ -27,8 +28,9 @@ class BatchSettings(Settings):
 class PoolSettings(Settings):
     """Which labels a batch is scored against; see `harness.batching.pool`."""
 
-    beta: Annotated[int, Field(ge=1)] = 3
+    beta: Annotated[int, Field(ge=1)] | None = 3
     eta: Annotated[int, Field(ge=0)] = 6
+    shortlist: Annotated[int, Field(ge=1)] | None = None
     pool_size: Annotated[int, Field(ge=1)] | None = None
     replacement: bool = False
     fill: bool = True
@@ -39,10 +41,10 @@ class OptimSettings(Settings):
 
     epochs: Annotated[int, Field(ge=1)] = 15
     lr_encoder: Positive | None = None
-    lr_heads: Positive | None = None
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_epochs: Annotated[float, Field(ge=0)] = 2.0
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
     clip: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16_384

@@ -1,0 +1,184 @@
+"""SoftTop-k of DEXML: positives should be among the k best labels, by how much does not matter.
+
+C_i are the candidates of query i: its negatives and up to k of its positives, D_i, drawn anew at every step. A
+threshold t_i makes k of them pass on average, and a positive pays for not passing:
+
+    sum_{l in C_i} z_il = k,    z_il = sigmoid(alpha (s_il + t_i)),    loss = mean_i sum_{p in D_i} q_ip (-log z_ip)
+
+q_ip = y_ip / sum_{p in D_i} y_ip with y the targets, or 1: targets weigh, they do not draw. The mean runs over the R
+queries with a positive. With no more than k candidates all of them pass (t = inf), loss and gradient are 0.
+With v = z (1 - z) and u_ip = alpha q_ip (1 - z_ip) / R, where p is drawn,
+
+    d loss / d s_il = (sum_p u_ip) v_il / sum_l v_il  -  [l in D_i] u_il.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from harness.errors import UserError
+from harness.loss.closed_form import (
+    Evaluated,
+    Pairs,
+    candidates,
+    differentiable,
+    pair_targets,
+    positive_pairs,
+    precision,
+    pushed_and_pulled,
+    pushes_of,
+)
+from harness.loss.drawing import draw_some
+from harness.loss.softmax import averaged
+
+ITERATIONS = 32
+RestSums = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""t [B, 1] -> (sum of z, sum of z^2), [B, 1] each, over the candidates that are not among the k best."""
+
+
+def soft_topk(
+    scores: Tensor,
+    positive: Tensor,
+    *,
+    ignored: Tensor | None = None,
+    target: Tensor | None = None,
+    k: int = 5,
+    alpha: float = 2.0,
+    iterations: int = ITERATIONS,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The loss of a batch.
+
+    Args:
+        scores: [B, P].
+        positive: [B, P], bool.
+        ignored: [B, P], bool, or None.
+        target: [B, P], floating point, or None.
+        k: How many labels pass.
+        alpha: How sharply the threshold cuts.
+        iterations: At most so many steps of `balance`; 4 to 6 are usual.
+        generator: On the CPU, gives B times k values; None = torch's global one.
+    """
+    if k < 1 or not alpha > 0 or iterations < 1:
+        raise UserError(f"soft-topk needs k >= 1, alpha > 0 and iterations >= 1, not {k}, {alpha} and {iterations}")
+    pairs = positive_pairs(scores, positive, ignored)
+    targets = pair_targets(scores, pairs, target)
+    drawn = draw_some(pairs[0], len(scores), k, generator)
+    chosen, absent = _select(pairs, drawn), _select(pairs, ~drawn)
+    count = torch.bincount(chosen[0], minlength=len(scores)).to(precision(scores))
+    each = 1 / count.count_nonzero().to(count.dtype)
+    shares = averaged(None if targets is None else targets[drawn], chosen[0], count, each)
+    threshold = partial(_centred_threshold, k=k, alpha=alpha, iterations=iterations)
+    return differentiable(scores, partial(_evaluate, chosen, shares, absent, ignored, threshold, alpha))
+
+
+def solve_threshold(scores: Tensor, k: int, alpha: float, iterations: int = ITERATIONS) -> Tensor:
+    """The t of every row with sum_l sigmoid(alpha (s_l + t)) = k, [B, 1]; inf with no more than k candidates.
+
+    Args:
+        scores: [B, P]; -inf = no candidate.
+        k: Between 1 and P.
+        alpha: Above 0.
+        iterations: See `balance`.
+    """
+    middle, shift = _centred_threshold(scores, k, alpha, iterations)
+    return shift / alpha - middle
+
+
+def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = ITERATIONS) -> Tensor:
+    """The t of every row with sum_l z_l = k, z_l = sigmoid(a_l + t), [B, 1].
+
+    The sum is k where the rest lets through what the k best lack. Compared as logarithms, both sides keep their digits
+    however small they are, while k minus a sum of nearly ones does not:
+
+        f(t) = log sum_rest z - log sum_best (1 - z) = 0,    f' = 1 - <z>_rest + <z>_best,
+
+    means weighted by z and by 1 - z. No z of the rest is larger than one of the best, so 1 < f' < 2: there is one root,
+    and Newton's method finds it from anywhere. The rest enters through `rest_sums` alone, which may go over the labels
+    in blocks.
+
+    Args:
+        best: The k largest alpha s of every row, [B, k].
+        rest_sums: Sums over the other candidates. Rows without any are the caller's to leave out.
+        start: Where to begin, [B, 1], near minus the smallest of the best.
+        iterations: At most so many steps; it ends as soon as no row moves any more.
+    """
+    limits = torch.finfo(best.dtype)
+    t = start
+    for _ in range(iterations):
+        lack = torch.sigmoid(-best - t)
+        lacking = lack.sum(1, keepdim=True).clamp(min=limits.tiny)
+        passing, squares = rest_sums(t)
+        passing = passing.clamp(min=limits.tiny)
+        slope = 2 - squares / passing - lack.square().sum(1, keepdim=True) / lacking
+        step = (passing.log() - lacking.log()) / slope.clamp(1, 2)
+        t = t - step
+        if (step.abs() <= 0.1 * limits.eps**0.5).all():  # the next step would be about its square
+            break
+    return t
+
+
+def _centred_threshold(scores: Tensor, k: int, alpha: float, iterations: int) -> tuple[Tensor, Tensor]:
+    """The k-th best score and the threshold from there, times alpha, [B, 1] each: t = shift / alpha - middle.
+
+    Apart they keep more digits than t, which is rounded to the size of the scores.
+    """
+    if scores.shape[1] <= k:
+        return scores.new_zeros(len(scores), 1), scores.new_full((len(scores), 1), math.inf)
+    best, place = scores.topk(k + 1, 1)
+    all_pass = best[:, k:].isneginf()
+    middle = best[:, k - 1 : k].masked_fill(all_pass, 0.0)
+    best = ((best[:, :k] - middle) * alpha).masked_fill_(all_pass, 0.0)
+    rest = (scores - middle).mul_(alpha).scatter_(1, place[:, :k], -math.inf).masked_fill_(all_pass, 0.0)
+    buffer = torch.empty_like(rest)
+
+    def rest_sums(t: Tensor) -> tuple[Tensor, Tensor]:
+        passing = torch.add(rest, t, out=buffer).sigmoid_()
+        return passing.sum(1, keepdim=True), torch.linalg.vector_norm(passing, dim=1, keepdim=True).square_()
+
+    # the root where the threshold lies in a wide gap, so that sigmoid(a) = e^a on both sides of it
+    start = ((-best).logsumexp(1, keepdim=True) - rest.logsumexp(1, keepdim=True)) / 2
+    shift = balance(best, rest_sums, start, iterations)
+    return middle, shift.masked_fill(all_pass, math.inf)
+
+
+def _select(pairs: Pairs, kept: Tensor) -> Pairs:
+    return pairs[0][kept], pairs[1][kept]
+
+
+def _evaluate(
+    chosen: Pairs,
+    shares: Tensor,
+    absent: Pairs,
+    ignored: Tensor | None,
+    threshold: Callable[[Tensor], tuple[Tensor, Tensor]],
+    alpha: float,
+    scores: Tensor,
+) -> Evaluated:
+    shape = scores.shape
+    if not len(chosen[0]):
+        return Evaluated(scores.new_zeros(()), lambda upstream: upstream.new_zeros(shape))
+    remaining = candidates(scores, absent, ignored)
+    middle, shift = threshold(remaining)
+    shares = shares * shift.isfinite().squeeze(1)[chosen[0]]
+    logits = remaining.sub_(middle).mul_(alpha).add_(shift.nan_to_num(posinf=0.0))
+    failing = -logits[chosen]
+    value = (shares * torch.logaddexp(failing, torch.zeros_like(failing))).sum()
+    pull = alpha * shares * torch.sigmoid(failing)
+    slopes = _relative_slopes(logits)
+    push = pushes_of(chosen[0], pull, slopes.sum(1)).unsqueeze(1)
+    return Evaluated(value, partial(pushed_and_pulled, chosen, pull, [push]), (slopes,))
+
+
+def _relative_slopes(logits: Tensor) -> Tensor:
+    """The slopes v = z (1 - z) of every row, divided by its largest, [B, P]; writes over the logits a [B, P] of z.
+
+    log v = -|a| - 2 log(1 + e^-|a|), so that none is lost where all of them are below the smallest number.
+    """
+    size = logits.abs_().neg_()
+    slopes = size - 2 * size.exp().log1p_()
+    largest = slopes.amax(1, keepdim=True).clamp_(min=torch.finfo(slopes.dtype).min)
+    return slopes.sub_(largest).exp_()

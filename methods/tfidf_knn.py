@@ -1,0 +1,123 @@
+"""`tfidf-knn`: labels of the train rows that share the most telling words with the query.
+
+    score(q, l) = sum over the n nearest rows i of cos(q, i)^power * Y[i, l]
+
+Rows are train rows, and label texts, which vote for themselves with a weight of their own. Nothing is trained: it says
+how far shared words alone lead on a dataset, above all for labels whose text resembles their queries.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.sparse import csr_array, eye_array, vstack
+
+from harness.data.ragged import Ragged
+from harness.index import TopK
+from harness.index.sparse import top_entries
+from harness.method import Inputs, Method, Parts
+from harness.model.tfidf import TextSettings, Tfidf
+from harness.progress import progress
+
+_BLOCK_PRODUCTS = 1 << 20
+"""Products of two features in one block of queries: a few megabytes of similarities, which stay in the cache."""
+
+
+class Params(TextSettings):
+    """Knobs of `tfidf-knn`."""
+
+    neighbours: Annotated[int, Field(ge=1)] = 100
+    power: Annotated[float, Field(gt=0)] = 3.0
+    label_texts: bool = True
+    label_weight: Annotated[float, Field(gt=0)] = 2.0
+
+
+class Neighbours:
+    """The method as `harness.run` sees it: fitted in one go, ranking by itself."""
+
+    views = ("neighbours",)
+    text_view = None
+
+    def __init__(self, inputs: Inputs, params: Params) -> None:
+        self._inputs, self._params = inputs, params
+        self._tfidf = Tfidf(inputs.encoder.tokenizer, params)
+        self._rows_of_term = csr_array((0, 0), dtype=np.float32)
+        """Features of all rows, transposed, [F, R]; R = N, or N + L with label texts."""
+        self._votes = csr_array((0, 0), dtype=np.float32)
+        """What a row votes for, [R, L]."""
+
+    def fit(self) -> dict[str, Any]:
+        """Features of all rows."""
+        self._tfidf.fit(self._inputs.train_tokens, *([self._inputs.label_tokens] if self._params.label_texts else []))
+        self._index()
+        features, rows = self._rows_of_term.shape
+        return {"features": features, "rows": rows}
+
+    def save(self, folder: Path) -> None:
+        """The vocabulary alone: everything else follows from the train side, which a run is rebuilt with."""
+        self._tfidf.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Takes back what `save` wrote."""
+        self._tfidf.load(folder)
+        self._index()
+
+    def _index(self) -> None:
+        inputs, params = self._inputs, self._params
+        features, votes = self._tfidf.transform(inputs.train_tokens), inputs.train.astype(np.float32)
+        if params.label_texts:
+            labels = votes.shape[1]
+            own = params.label_weight * eye_array(labels, dtype=np.float32, format="csr")
+            features = csr_array(vstack([features, self._tfidf.transform(inputs.label_tokens)], format="csr"))
+            votes = csr_array(vstack([votes, own.astype(np.float32)], format="csr"))
+        self._rows_of_term, self._votes = narrow(csr_array(features.T)), votes
+
+    def rank(self, tokens: Ragged, k: int, exclude: csr_array | None, view: str) -> TopK:
+        """The best k labels of queries [n]; labels that no neighbour votes for are not ranked."""
+        queries = narrow(self._tfidf.transform(tokens))
+        found = [(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))]
+        with progress("rank", queries.shape[0], "queries") as advance:
+            for start, stop in self._blocks(queries):
+                near = self._nearest(queries[start:stop])
+                found.append(top_entries(near @ self._votes, k, None if exclude is None else exclude[start:stop]))
+                advance(stop - start)
+        ids, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return TopK(ids, scores, backend="neighbours", recall=1.0)
+
+    def _nearest(self, queries: csr_array) -> csr_array:
+        """cos^power of queries [b, F] with their nearest rows, [b, R]."""
+        ids, cosines = top_entries(queries @ self._rows_of_term, self._params.neighbours)
+        known = ids >= 0
+        indptr = np.concatenate([[0], np.cumsum(known.sum(1))])
+        weights = cosines[known] ** np.float32(self._params.power)
+        return csr_array((weights, ids[known], indptr), shape=(len(ids), self._rows_of_term.shape[1]))
+
+    def _blocks(self, queries: csr_array) -> list[tuple[int, int]]:
+        """Consecutive ranges of queries [n, F] of bounded work, one query at least."""
+        rows_with = np.diff(self._rows_of_term.indptr)
+        done = np.concatenate([[0], np.cumsum(rows_with[queries.indices])])[queries.indptr]
+        blocks, start = [], 0
+        while start < queries.shape[0]:
+            within = int(np.searchsorted(done, done[start] + _BLOCK_PRODUCTS, side="right")) - 1
+            blocks.append((start, max(start + 1, within)))
+            start = blocks[-1][1]
+        return blocks
+
+
+def narrow(matrix: csr_array) -> csr_array:
+    """The same matrix with 32-bit indices where they suffice: half the memory to go through."""
+    if max(matrix.nnz, *matrix.shape) >= 2**31:
+        return matrix
+    indices: NDArray[np.int32] = matrix.indices.astype(np.int32)
+    return csr_array((matrix.data, indices, matrix.indptr.astype(np.int32)), shape=matrix.shape)
+
+
+def build(inputs: Inputs, params: Params) -> Parts:
+    """Neighbours that are not looked at yet."""
+    model = Neighbours(inputs, params)
+    return Parts(scorer=model, fitted=model)
+
+
+METHOD = Method(Params, build)
