@@ -47,7 +47,7 @@ class EncoderParams(OptimSettings):
     refresh_epochs: Count = 5
     margin: Margin = 0.3
     hardest_negatives: Count = 10
-    weighting: Literal["score", "violation", "none"] = "score"
+    weighting: Literal["score", "none"] = "score"
     sharpness: Positive = 0.1
 
 
@@ -60,6 +60,7 @@ class Params(EncoderParams):
     classifier_margin: Margin = 0.2
     classifier_hardest_positives: Count = 3
     classifier_hardest_negatives: Count = 5
+    classifier_sharpness: Positive = 1.0
     classifier_dropout: Dropout = 0.5
     classifier_lr: Positive | None = None
     classifier_warmup_epochs: Annotated[float, Field(ge=0)] = 1.0
@@ -138,8 +139,8 @@ def classifier_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier
             "margin": params.classifier_margin,
             "hardest_positives": params.classifier_hardest_positives,
             "hardest_negatives": params.classifier_hardest_negatives,
-            "weighting": "violation",
-            "sharpness": params.sharpness,
+            "weighting": params.weighting,
+            "sharpness": params.classifier_sharpness,
         },
     )
     lr = params.classifier_lr or inputs.encoder.learning_rates.classifier

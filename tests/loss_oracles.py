@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,10 @@ from harness.loss import Loss, get
 
 Rows = list[list[float]]
 Marks = list[list[bool]]
+Oracle = Callable[[Rows, Marks, Marks, Rows], float]
+"""(scores, positive, ignored, targets) -> loss, all [B, P]."""
+SEED = 5
+"""Of torch, before every call of a loss that draws."""
 
 
 def log_sum_exp(values: list[float]) -> float:
@@ -18,48 +23,199 @@ def log_sum_exp(values: list[float]) -> float:
     return top if math.isinf(top) else top + math.log(sum(math.exp(value - top) for value in values))
 
 
-def softmax_oracle(scores: Rows, positive: Marks, ignored: Marks, *, decoupled: bool, averaged: bool) -> float:
+def log_sigmoid(value: float) -> float:
+    return -log_sum_exp([0.0, -value])
+
+
+def softmax_oracle(
+    scores: Rows, positive: Marks, ignored: Marks, targets: Rows, *, decoupled: bool, averaged: bool
+) -> float:
     rows = []
-    for row, mine, skipped in zip(scores, positive, ignored, strict=True):
+    for row, mine, skipped, target in zip(scores, positive, ignored, targets, strict=True):
         counted = [label for label in range(len(row)) if not skipped[label]]
         positives = [label for label in counted if mine[label]]
         total = 0.0
         for p in positives:
             rest = [label for label in counted if label == p or not (decoupled and mine[label])]
-            total += log_sum_exp([row[label] for label in rest]) - row[p]
+            total += target[p] * (log_sum_exp([row[label] for label in rest]) - row[p])
         if positives:
-            rows.append(total / len(positives) if averaged else total)
-    return sum(rows) / len(rows) if rows else 0.0
+            rows.append(total / sum(target[p] for p in positives) if averaged else total)
+    return mean(rows)
 
 
-def bce_oracle(scores: Rows, positive: Marks, ignored: Marks, *, reduction: str) -> float:
+def bce_oracle(scores: Rows, positive: Marks, ignored: Marks, targets: Rows, *, reduction: str) -> float:
     total, pairs = 0.0, 0
-    for row, mine, skipped in zip(scores, positive, ignored, strict=True):
-        for score, is_positive, is_ignored in zip(row, mine, skipped, strict=True):
+    for row, mine, skipped, target in zip(scores, positive, ignored, targets, strict=True):
+        for score, is_positive, is_ignored, y in zip(row, mine, skipped, target, strict=True):
             if not is_ignored:
-                total += log_sum_exp([0.0, -score if is_positive else score])
+                total -= (
+                    (y * log_sigmoid(score) + (1 - y) * log_sigmoid(-score)) if is_positive else log_sigmoid(-score)
+                )
                 pairs += 1
     return total / max(1, pairs if reduction == "mean" else len(scores))
 
 
-ORACLES: dict[tuple[str, str], Callable[[Rows, Marks, Marks], float]] = {
+def pick_one_oracle(scores: Rows, positive: Marks, ignored: Marks, targets: Rows) -> float:
+    luck = torch.rand(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(SEED)).tolist()
+    rows = []
+    for row, mine, skipped, target, draw in zip(scores, positive, ignored, targets, luck, strict=True):
+        positives = [label for label in range(len(row)) if mine[label] and not skipped[label]]
+        negatives = [row[label] for label in range(len(row)) if not mine[label] and not skipped[label]]
+        left = draw * sum(target[p] for p in positives)
+        for p in positives:
+            left -= target[p]
+            if left < 0:
+                rows.append(log_sum_exp([row[p], *negatives]) - row[p])
+                break
+    return mean(rows)
+
+
+def triplet_oracle(
+    scores: Rows,
+    positive: Marks,
+    ignored: Marks,
+    targets: Rows,
+    *,
+    margin: float = 0.3,
+    hardest_negatives: int = 10,
+    hardest_positives: int | None = 1,
+    weighting: str = "score",
+    sharpness: float = 0.1,
+) -> float:
+    total, slots = 0.0, 0.0
+    for row, mine, skipped, target in zip(scores, positive, ignored, targets, strict=True):
+        counted = [label for label in range(len(row)) if not skipped[label]]
+        positives = sorted((label for label in counted if mine[label]), key=lambda label: row[label])
+        negatives = sorted((row[label] for label in counted if not mine[label]), reverse=True)[:hardest_negatives]
+        for p in positives[:hardest_positives]:
+            violators = [(negative, negative - row[p] + margin) for negative in negatives]
+            violators = [(negative, hinge) for negative, hinge in violators if hinge > 0]
+            logits = [{"score": n, "violation": h, "none": 0.0}[weighting] / sharpness for n, h in violators]
+            terms = [math.exp(logit - max(logits)) for logit in logits]
+            norm = 1.0 if weighting == "none" else sum(terms)
+            total += target[p] * sum(term / norm * hinge for term, (_, hinge) in zip(terms, violators, strict=True))
+            slots += target[p] * len(negatives)
+    return total / slots if slots else 0.0
+
+
+def soft_topk_oracle(
+    scores: Rows, positive: Marks, ignored: Marks, targets: Rows, *, k: int = 5, alpha: float = 2.0
+) -> float:
+    luck = torch.rand(len(scores), k, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED)).tolist()
+    rows = []
+    for row, mine, skipped, target, draws in zip(scores, positive, ignored, targets, luck, strict=True):
+        positives = [label for label in range(len(row)) if mine[label] and not skipped[label]]
+        drawn = set(range(len(positives)))
+        if len(positives) > k:
+            drawn = set()
+            for last, draw in enumerate(draws, len(positives) - k):
+                pick = int(draw * (last + 1))
+                drawn.add(last if pick in drawn else pick)
+        chosen = [positives[place] for place in sorted(drawn)]
+        negatives = [label for label in range(len(row)) if not mine[label] and not skipped[label]]
+        order = sorted((row[label] for label in chosen + negatives), reverse=True)
+        if chosen:
+            paid = (target[p] * -log_sigmoid(passing_logit(order, row[p], k, alpha)) for p in chosen)
+            rows.append(sum(paid) / sum(target[p] for p in chosen) if len(order) > k else 0.0)
+    return mean(rows)
+
+
+def passing_logit(order: list[float], score: float, k: int, alpha: float) -> float:
+    """The number alpha (score + t), where as much of the k best is below the threshold as of the others above it."""
+    middle = order[k - 1]
+    logits = [alpha * (value - middle) for value in order]
+    low, high = -math.log(len(order)) - 1, -logits[k] + math.log(k) + 1
+    while (shift := (low + high) / 2) not in (low, high):
+        passing = log_sum_exp([log_sigmoid(value + shift) for value in logits[k:]])
+        lacking = log_sum_exp([log_sigmoid(-value - shift) for value in logits[:k]])
+        low, high = (shift, high) if passing < lacking else (low, shift)
+    return alpha * (score - middle) + low
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("supcon", ""): {},
+    ("decoupled-softmax", ""): {},
+    ("pal", ""): {},
+    ("bce", ""): {},
+    ("bce", "sum-labels"): {"reduction": "sum-labels"},
+    ("pick-one-label", ""): {},
+    ("triplet", ""): {},
+    ("triplet", "stage 2"): {
+        **{"margin": 0.2, "hardest_positives": 3, "hardest_negatives": 2},
+        **{"weighting": "violation", "sharpness": 1.0},
+    },
+    ("triplet", "plain"): {"weighting": "none", "hardest_positives": None},
+    ("soft-topk", ""): {},
+    ("soft-topk", "k = 2"): {"k": 2, "alpha": 0.7},
+}
+ORACLES: dict[tuple[str, str], Oracle] = {
     ("supcon", ""): partial(softmax_oracle, decoupled=False, averaged=True),
     ("decoupled-softmax", ""): partial(softmax_oracle, decoupled=True, averaged=True),
     ("pal", ""): partial(softmax_oracle, decoupled=False, averaged=False),
     ("bce", ""): partial(bce_oracle, reduction="mean"),
     ("bce", "sum-labels"): partial(bce_oracle, reduction="sum-labels"),
+    ("pick-one-label", ""): pick_one_oracle,
+    **{key: partial(triplet_oracle, **options) for key, options in OPTIONS.items() if key[0] == "triplet"},
+    **{key: partial(soft_topk_oracle, **options) for key, options in OPTIONS.items() if key[0] == "soft-topk"},
 }
+DRAWN = {("pick-one-label", ""): 1, ("soft-topk", ""): 5, ("soft-topk", "k = 2"): 2}
+"""How many positives of an anchor these losses draw."""
 SOFTMAX = ("supcon", "decoupled-softmax", "pal")
 
 
-def made(name: str, reduction: str = "") -> Loss:
+class Seeded:
+    """A loss that draws the same at every call."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        shared = getattr(loss, "two_way", None)
+        if shared is not None:
+            self.two_way = partial(self._seeded, shared)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Tensor:
+        return self._seeded(self.loss, *arguments, **options)
+
+    @staticmethod
+    def _seeded(loss: Callable[..., Tensor], *arguments: Any, **options: Any) -> Tensor:
+        torch.manual_seed(SEED)
+        return loss(*arguments, **options)
+
+
+def made(name: str, variant: str = "") -> Loss:
     """A loss with its options bound; the bound one has no shared two-way path, the unbound one has."""
-    return partial(get(name), reduction=reduction) if reduction else get(name)
+    options = OPTIONS[name, variant]
+    loss: Loss = partial(get(name), **options) if options else get(name)
+    return Seeded(loss) if (name, variant) in DRAWN else loss
 
 
-def definition(name: str, reduction: str, scores: Tensor, positive: Tensor, ignored: Tensor | None = None) -> float:
+def definition(
+    name: str,
+    variant: str,
+    scores: Tensor,
+    positive: Tensor,
+    ignored: Tensor | None = None,
+    target: Tensor | None = None,
+) -> float:
     ignored = torch.zeros_like(positive) if ignored is None else ignored
-    return ORACLES[name, reduction](scores.double().tolist(), positive.tolist(), ignored.tolist())
+    target = torch.ones_like(scores) if target is None else target
+    return ORACLES[name, variant](
+        scores.double().tolist(), positive.tolist(), ignored.tolist(), target.double().tolist()
+    )
+
+
+def settled(name: str, variant: str, positive: Tensor) -> Tensor:
+    """Of `positive` so many in every row and column that a loss which draws has no choice."""
+    limit = DRAWN.get((name, variant))
+    if limit is None:
+        return positive
+    kept = torch.zeros_like(positive)
+    for row, label in positive.nonzero().tolist():
+        kept[row, label] = kept[row].sum() < limit and kept[:, label].sum() < limit
+    return kept
 
 
 def random_case(

@@ -83,3 +83,18 @@ def test_what_is_no_method_is_refused(fresh_registry: None, monkeypatch: pytest.
     monkeypatch.setattr("harness.registry.entry_points", lambda group: [point] if group == point.group else [])
     with pytest.raises(UserError, match=r"is not a harness\.method\.Method"):
         load_method("odd")
+
+
+def test_a_dash_in_a_name_is_an_underscore_in_its_module(
+    fresh_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert methods().origin("tfidf-knn") == "methods.tfidf_knn:METHOD"
+    assert method_layer("tfidf-knn").origin == "methods/tfidf-knn.yaml"
+    assert load_method("tfidf-knn").params.model_fields["neighbours"].default == 100
+    for path in module.METHOD_FOLDER.glob("tfidf*knn.*"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "nearest.yaml").write_text("summary: one neighbour\npreset_of: tfidf-knn\nparams: {neighbours: 1}\n")
+    monkeypatch.setattr(module, "METHOD_FOLDER", tmp_path)
+    methods.cache_clear()
+    assert list(methods()) == ["nearest", "tfidf-knn"]
+    assert load_method("nearest") is load_method("tfidf-knn")

@@ -127,6 +127,35 @@ def test_gathered_rows_are_a_copy():
     assert torch.equal(ours.weight, before)
 
 
+def test_more_rows_gathered_than_there_are():
+    """A label space in blocks: gradients are summed as they arrive, and no leaf outlives its graph."""
+    ours, other = table(6, 3), table(6, 3)
+    blocks = [[0, 1, 2], [2, 3], [0, 5], [2, 5], [1]]
+    waiting = ours.gather(torch.tensor([1, 2]))  # its gradient comes last, as that of the queries does
+    expected = torch.zeros(6, 3).index_add_(0, torch.tensor([1, 2]), torch.ones(2, 3))
+    for number, rows in enumerate(blocks):
+        gradient = random(len(rows), 3, seed=number)
+        touch(ours, rows, gradient)
+        expected.index_add_(0, torch.tensor(rows), gradient)
+        assert sum(len(rows) for rows, _ in ours._touched) <= 6
+    waiting.sum().backward()
+    collected = ours.collect()
+    assert collected is not None
+    assert collected[0].tolist() == [0, 1, 2, 3, 5]
+    torch.testing.assert_close(scattered(collected, ours.weight), expected)
+    assert ours.collect() is None
+    for one in (ours, other):  # what is gathered next is counted anew
+        touch(one, [4], torch.ones(1, 3))
+    assert torch.equal(scattered(ours.collect(), ours.weight), scattered(other.collect(), other.weight))
+
+
+def test_many_gathers_without_gradient_count_for_nothing():
+    ours = table()
+    for _ in range(4):
+        ours.gather(torch.tensor([0, 1, 2]))
+    assert ours.collect() is None
+
+
 def test_no_dense_gradient_and_still_a_parameter():
     ours = table()
     ours.gather(torch.tensor([0])).sum().backward()

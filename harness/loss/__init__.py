@@ -126,12 +126,11 @@ def two_way(
 def _loss_from_labels(
     loss: Loss, scores: "Tensor", positive: "Tensor", ignored: "Tensor | None", options: dict[str, Any]
 ) -> "Tensor":
-    wanted = (positive if ignored is None else positive & ~ignored).any(0)
+    wanted = (positive if ignored is None else positive & ~ignored).any(0).nonzero().squeeze(1)
+
+    def turned(matrix: "Tensor") -> "Tensor":
+        return matrix.T.index_select(0, wanted)  # several times faster than a mask, forth and back
+
     if "target" in options:
-        options = {**options, "target": options["target"][:, wanted].T}
-    return loss(
-        scores[:, wanted].T,
-        positive[:, wanted].T,
-        ignored=None if ignored is None else ignored[:, wanted].T,
-        **options,
-    )
+        options = {**options, "target": turned(options["target"])}
+    return loss(turned(scores), turned(positive), ignored=None if ignored is None else turned(ignored), **options)

@@ -14,10 +14,12 @@ With v = z (1 - z) and u_ip = alpha q_ip (1 - z_ip) / R, where p is drawn,
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from harness.errors import UserError
 from harness.loss.closed_form import (
@@ -37,6 +39,18 @@ from harness.loss.softmax import averaged
 ITERATIONS = 32
 RestSums = Callable[[Tensor], tuple[Tensor, Tensor]]
 """t [B, 1] -> (sum of z, sum of z^2), [B, 1] each, over the candidates that are not among the k best."""
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A threshold in parts, which keep more digits than t: t = logit / alpha - runner_up."""
+
+    runner_up: Tensor
+    """The best score after the k best, [B, 1]; 0 where all pass."""
+    logit: Tensor
+    """Of the runner-up, [B, 1]; inf where all pass."""
+    slopes: Tensor
+    """The v = z (1 - z), times a factor of the row, [B, P]."""
 
 
 def soft_topk(
@@ -59,7 +73,7 @@ def soft_topk(
         target: [B, P], floating point, or None.
         k: How many labels pass.
         alpha: How sharply the threshold cuts.
-        iterations: At most so many steps of `balance`; 4 to 6 are usual.
+        iterations: At most so many steps of `balance`; about four are usual.
         generator: On the CPU, gives B times k values; None = torch's global one.
     """
     if k < 1 or not alpha > 0 or iterations < 1:
@@ -71,8 +85,8 @@ def soft_topk(
     count = torch.bincount(chosen[0], minlength=len(scores)).to(precision(scores))
     each = 1 / count.count_nonzero().to(count.dtype)
     shares = averaged(None if targets is None else targets[drawn], chosen[0], count, each)
-    threshold = partial(_centred_threshold, k=k, alpha=alpha, iterations=iterations)
-    return differentiable(scores, partial(_evaluate, chosen, shares, absent, ignored, threshold, alpha))
+    solve = partial(_solve, k=k, alpha=alpha, iterations=iterations)
+    return differentiable(scores, partial(_evaluate, chosen, shares, absent, ignored, solve, alpha))
 
 
 def solve_threshold(scores: Tensor, k: int, alpha: float, iterations: int = ITERATIONS) -> Tensor:
@@ -84,8 +98,8 @@ def solve_threshold(scores: Tensor, k: int, alpha: float, iterations: int = ITER
         alpha: Above 0.
         iterations: See `balance`.
     """
-    middle, shift = _centred_threshold(scores, k, alpha, iterations)
-    return shift / alpha - middle
+    solved = _solve(scores.clone(), k, alpha, iterations)
+    return solved.logit / alpha - solved.runner_up
 
 
 def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = ITERATIONS) -> Tensor:
@@ -96,14 +110,15 @@ def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = 
 
         f(t) = log sum_rest z - log sum_best (1 - z) = 0,    f' = 1 - <z>_rest + <z>_best,
 
-    means weighted by z and by 1 - z. No z of the rest is larger than one of the best, so 1 < f' < 2: there is one root,
-    and Newton's method finds it from anywhere. The rest enters through `rest_sums` alone, which may go over the labels
-    in blocks.
+    means weighted by z and by 1 - z. No z of the rest is larger than one of the best, so 1 <= f' < 2: there is one
+    root, and Newton's method finds it in about four steps, where halving an interval takes 32. The rest enters through
+    its sums alone, which may be taken in blocks of labels.
 
     Args:
         best: The k largest alpha s of every row, [B, k].
         rest_sums: Sums over the other candidates. Rows without any are the caller's to leave out.
-        start: Where to begin, [B, 1], near minus the smallest of the best.
+        start: Where to begin, [B, 1]: best (log sum_best e^-a - log sum_rest e^a) / 2, the root where the threshold
+            lies in a wide gap, with sigmoid(a) = e^a below and sigmoid(-a) = e^-a above. It is kept where sums vanish.
         iterations: At most so many steps; it ends as soon as no row moves any more.
     """
     limits = torch.finfo(best.dtype)
@@ -121,28 +136,32 @@ def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = 
     return t
 
 
-def _centred_threshold(scores: Tensor, k: int, alpha: float, iterations: int) -> tuple[Tensor, Tensor]:
-    """The k-th best score and the threshold from there, times alpha, [B, 1] each: t = shift / alpha - middle.
-
-    Apart they keep more digits than t, which is rounded to the size of the scores.
-    """
+def _solve(scores: Tensor, k: int, alpha: float, iterations: int) -> _Solved:
+    """The threshold of every row of `scores` [B, P], -inf = no candidate; writes over them."""
     if scores.shape[1] <= k:
-        return scores.new_zeros(len(scores), 1), scores.new_full((len(scores), 1), math.inf)
+        none = scores.new_zeros(len(scores), 1)
+        return _Solved(none, none + math.inf, torch.zeros_like(scores))
     best, place = scores.topk(k + 1, 1)
     all_pass = best[:, k:].isneginf()
-    middle = best[:, k - 1 : k].masked_fill(all_pass, 0.0)
-    best = ((best[:, :k] - middle) * alpha).masked_fill_(all_pass, 0.0)
-    rest = (scores - middle).mul_(alpha).scatter_(1, place[:, :k], -math.inf).masked_fill_(all_pass, 0.0)
-    buffer = torch.empty_like(rest)
+    runner_up = best[:, k:].masked_fill(all_pass, 0.0)
+    best = (best[:, :k] - runner_up).mul_(alpha).masked_fill_(all_pass, 0.0)
+    odds = scores.sub_(runner_up).mul_(alpha).exp_().masked_fill_(all_pass, 1.0).scatter_(1, place[:, :k], 0.0)
+    buffer = torch.empty_like(odds)
 
     def rest_sums(t: Tensor) -> tuple[Tensor, Tensor]:
-        passing = torch.add(rest, t, out=buffer).sigmoid_()
-        return passing.sum(1, keepdim=True), torch.linalg.vector_norm(passing, dim=1, keepdim=True).square_()
+        """With odds o = e^a counted from the runner-up and u = e^t, z = u o / (1 + o u): no exponential but u."""
+        factor = t.exp()
+        share = torch.div(odds, torch.mul(odds, factor, out=buffer).add_(1), out=buffer)
+        norm = torch.linalg.vector_norm(share, dim=1, keepdim=True)
+        return factor * share.sum(1, keepdim=True), (factor * norm).square_()
 
-    # the root where the threshold lies in a wide gap, so that sigmoid(a) = e^a on both sides of it
-    start = ((-best).logsumexp(1, keepdim=True) - rest.logsumexp(1, keepdim=True)) / 2
-    shift = balance(best, rest_sums, start, iterations)
-    return middle, shift.masked_fill(all_pass, math.inf)
+    start = ((-best).logsumexp(1, keepdim=True) - odds.sum(1, keepdim=True).log()) / 2
+    logit = balance(best, rest_sums, start, iterations)
+    # v / u: o / (1 + o u)^2 in the rest
+    slopes = odds.div_(torch.mul(odds, logit.exp(), out=buffer).add_(1).square_())
+    passing = best + logit
+    slopes.scatter_(1, place[:, :k], (functional.logsigmoid(passing) + functional.logsigmoid(-passing) - logit).exp())
+    return _Solved(runner_up, logit.masked_fill(all_pass, math.inf), slopes)
 
 
 def _select(pairs: Pairs, kept: Tensor) -> Pairs:
@@ -154,31 +173,16 @@ def _evaluate(
     shares: Tensor,
     absent: Pairs,
     ignored: Tensor | None,
-    threshold: Callable[[Tensor], tuple[Tensor, Tensor]],
+    solve: Callable[[Tensor], _Solved],
     alpha: float,
     scores: Tensor,
 ) -> Evaluated:
-    shape = scores.shape
-    if not len(chosen[0]):
+    shape, row = scores.shape, chosen[0]
+    if not len(row):
         return Evaluated(scores.new_zeros(()), lambda upstream: upstream.new_zeros(shape))
-    remaining = candidates(scores, absent, ignored)
-    middle, shift = threshold(remaining)
-    shares = shares * shift.isfinite().squeeze(1)[chosen[0]]
-    logits = remaining.sub_(middle).mul_(alpha).add_(shift.nan_to_num(posinf=0.0))
-    failing = -logits[chosen]
-    value = (shares * torch.logaddexp(failing, torch.zeros_like(failing))).sum()
+    solved = solve(candidates(scores, absent, ignored))
+    failing = alpha * (solved.runner_up[row, 0] - scores[chosen]) - solved.logit[row, 0]
+    value = -(shares * functional.logsigmoid(-failing)).sum()
     pull = alpha * shares * torch.sigmoid(failing)
-    slopes = _relative_slopes(logits)
-    push = pushes_of(chosen[0], pull, slopes.sum(1)).unsqueeze(1)
-    return Evaluated(value, partial(pushed_and_pulled, chosen, pull, [push]), (slopes,))
-
-
-def _relative_slopes(logits: Tensor) -> Tensor:
-    """The slopes v = z (1 - z) of every row, divided by its largest, [B, P]; writes over the logits a [B, P] of z.
-
-    log v = -|a| - 2 log(1 + e^-|a|), so that none is lost where all of them are below the smallest number.
-    """
-    size = logits.abs_().neg_()
-    slopes = size - 2 * size.exp().log1p_()
-    largest = slopes.amax(1, keepdim=True).clamp_(min=torch.finfo(slopes.dtype).min)
-    return slopes.sub_(largest).exp_()
+    push = pushes_of(row, pull, solved.slopes.sum(1)).unsqueeze(1)
+    return Evaluated(value, partial(pushed_and_pulled, chosen, pull, [push]), (solved.slopes,))
