@@ -138,6 +138,11 @@ def test_more_rows_gathered_than_there_are():
         touch(ours, rows, gradient)
         expected.index_add_(0, torch.tensor(rows), gradient)
         assert sum(len(rows) for rows, _ in ours._touched) <= 6
+    twice = ours.gather(torch.tensor([3]))
+    for factor in (1.0, 2.0):
+        (factor * twice).sum().backward()
+    assert twice.grad is None
+    expected[3] += 3
     waiting.sum().backward()
     collected = ours.collect()
     assert collected is not None
