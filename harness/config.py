@@ -1,8 +1,8 @@
 """One resolved configuration per run, and where each value came from.
 
-Layers, later wins: schema defaults < methods/<method>.yaml < the card's `defaults` and `recommended[method]` < a config
-file < the command line. Every layer is checked against the same schema; an unknown key is an error that names the
-nearest one, and all faults of all layers are reported together, each with its origin.
+Layers, later wins: schema defaults < methods/<method>.yaml < the card's `defaults` and `recommended[method]` < a row
+of a published table < a config file < the command line. Every layer is checked against the same schema; an unknown key is
+an error that names the nearest one, and all faults of all layers are reported together, each with its origin.
 """
 
 import difflib
@@ -58,18 +58,18 @@ class ValidationSettings(Settings):
 
 
 class AugmentSettings(Settings):
-    """How made train rows are made; see `harness.augment`."""
+    """How made train rows are made; see `harness.augment`. An option that a kind does not heed is warned of."""
 
     delta: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Targets at or below this are left out."""
+    """gandalf, random-walk: targets at or below this are left out; glas: the same before its sigmoid."""
     labels: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the labels that become rows."""
+    """Share of the labels that become rows, of those that can: with a text and, but for one-hot, a train row."""
     order: Literal["random", "tail-first"] = "random"
-    """Which labels, if not all: a random draw, or those with the fewest train rows."""
+    """Which labels, if not all: a random draw, or those with the fewest train rows, ties by smaller id."""
     keep: Literal["all", "made"] = "all"
     """Train on all rows, or on the made ones alone."""
     rows: Annotated[int, Field(ge=1)] | None = None
-    """Train on a random draw of so many of the rows; if absent, on all."""
+    """Train on a random draw of so many of these rows; if absent, on all."""
 
 
 class CheckpointSettings(Settings):
@@ -103,13 +103,26 @@ class RunConfig(Settings):
     """Mask the dataset's filter pairs before ranking."""
     ks: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = (1, 3, 5)
     augment: str = "none"
-    """Rows made from label texts and added to the train rows: gandalf, one-hot, mixup; `harness ls augmentations`."""
+    """Rows made and added to the train rows: none, gandalf, one-hot, mixup, ...; `harness ls augmentations`."""
     augment_options: AugmentSettings = AugmentSettings()
     search: SearchSettings = SearchSettings()
     validation: ValidationSettings = ValidationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     params: dict[str, Any] = {}
     """The method's own knobs; their schema is the method's `Params`."""
+
+    @field_validator("augment")
+    @classmethod
+    def _known_augmentation(cls, name: str) -> str:
+        if name == "none":
+            return name
+        from harness.augment import check_name  # not at the top, because it needs scipy and few runs need it
+
+        try:
+            check_name(name)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return name
 
     @field_validator("device")
     @classmethod
@@ -161,7 +174,6 @@ def read_config_file(path: Path) -> Layer:
     values = read_yaml(path)
     if set(values) == {"config", "origins"} and isinstance(values["config"], dict):
         values = values["config"]
-    values.pop("results", None)  # a published config carries the paper's figures beside its settings
     return Layer(path.name, values)
 
 
@@ -265,11 +277,19 @@ def _describe(error: ValidationError, origins: dict[str, str], prefix: str, know
         ]
         origin = setters[-1] if setters else "default"
         if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(str(fault["loc"][-1]), list(known), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
+            names = known if prefix else _names_beside(fault["loc"], known)
+            near = difflib.get_close_matches(str(fault["loc"][-1]), list(names), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(names))}"
             lines.append(f"{origin}: unknown key {key!r}{hint}")
         else:
             lines.append(
                 f"{origin}: {key}: {fault['msg'].removeprefix('Value error, ')} (got {str(fault['input'])[:60]!r})"
             )
     return lines
+
+
+def _names_beside(place: tuple[int | str, ...], known: Iterable[str]) -> Iterable[str]:
+    """The names that may stand where an unknown one was found: inside a group of settings, those of the group."""
+    field = RunConfig.model_fields.get(str(place[0])) if len(place) == 2 else None
+    group = field.annotation if field else None
+    return group.model_fields if isinstance(group, type) and issubclass(group, BaseModel) else known

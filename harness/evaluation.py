@@ -1,4 +1,7 @@
-"""From a scorer to numbers: vectors, search with filter pairs masked, metrics; for test and held-out rows alike."""
+"""From a scorer to numbers: vectors and search, or the model's own ranking, with filter pairs masked; then metrics.
+
+For test and held-out rows alike.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,7 @@ from harness.config import RunConfig
 from harness.data import Dataset
 from harness.data.ragged import Ragged
 from harness.index import TopK, search
+from harness.method import Ranker
 
 if TYPE_CHECKING:
     from harness.method import Scorer
@@ -53,9 +57,12 @@ class Evaluator:
     label_tokens: Ragged
     device: str
 
-    def score(self, scorer: "Scorer", rows: Rows, views: tuple[str, ...] | None = None) -> dict[str, Scored]:
+    def score(self, scorer: "Scorer | Ranker", rows: Rows, views: tuple[str, ...] | None = None) -> dict[str, Scored]:
         """Every view of the scorer, or the given ones, on these rows."""
         views = views or scorer.views
+        if isinstance(scorer, Ranker):
+            k = self.config.search.k
+            return {view: self._scored(scorer.rank(rows.tokens, k, rows.filter, view), rows) for view in views}
         labels, queries = scorer.label_vectors(self.label_tokens, views), scorer.query_vectors(rows.tokens, views)
         return {
             view: self._scored(find_labels(queries[view], labels[view], rows, self.config, self.device), rows)

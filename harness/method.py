@@ -1,8 +1,9 @@
 """What a method is: a set of knobs and a function that builds parts.
 
-`methods/<name>.py` exposes `METHOD = Method(Params, build)`, and `methods/<name>.yaml` beside it documents every knob.
-A preset is a YAML file alone that says `preset_of: <method>`. A package outside this repository adds its own method
-with an entry point of group `xmc_harness.methods` that names such a `METHOD`; its YAML lies beside its module too.
+`methods/<name>.py` exposes `METHOD = Method(Params, build)`, and `methods/<name>.yaml` beside it documents every knob;
+a dash in the name is an underscore in that of the module. A preset is a YAML file alone, `preset_of: <method>`. A
+package outside this repository adds its own method with an entry point of group `xmc_harness.methods` that names such a
+`METHOD`; its YAML lies beside its module too.
 """
 
 import sys
@@ -155,10 +156,16 @@ def _own_methods() -> Registry[Method]:
     registry: Registry[Method] = Registry("method", group="xmc_harness.methods")
     for path in sorted(METHOD_FOLDER.glob("*.yaml")):
         card = read_method_card(path)
-        if card.preset_of and not (METHOD_FOLDER / f"{card.preset_of}.py").exists():
+        module = module_name(card.preset_of or path.stem)
+        if card.preset_of and not (METHOD_FOLDER / f"{module}.py").exists():
             raise UserError(f"{path}: preset_of: there is no method {card.preset_of!r}; name one that has a .py file")
-        registry.register(path.stem, f"methods.{card.preset_of or path.stem}:METHOD", card.summary)
+        registry.register(path.stem, f"methods.{module}:METHOD", card.summary)
     return registry
+
+
+def module_name(method: str) -> str:
+    """The module in `methods/` that a method of ours lives in."""
+    return method.replace("-", "_")
 
 
 @cache
@@ -167,8 +174,9 @@ def methods() -> Registry[Method]:
     return _own_methods()
 
 
+@cache
 def read_method_card(path: Path) -> MethodCard:
-    """Parses one method YAML."""
+    """Parses one method YAML, once per process."""
     try:
         return MethodCard.model_validate(read_yaml(path))
     except ValidationError as error:

@@ -2,9 +2,9 @@
 
     texts [n] -> tokens -> query vectors [n, D] -> exact search among label vectors [L, D] -> the best k labels of each
 
-Label vectors are computed once for a model and a way of scoring, and kept in the workspace. Labels can be added by
-their text: they have no row in a classifier, so then every label, old or new, is scored by the view that needs text
-alone, and all scores stay comparable.
+A model that ranks by itself takes the tokens and gives the labels. For others, label vectors are computed once for a
+model and a way of scoring, and kept in the workspace. Labels can be added by their text: they have no row in a
+classifier, so then every label, old or new, is scored by the view that needs text alone, and scores stay comparable.
 """
 
 import sys
@@ -24,7 +24,8 @@ from harness.data.sources.lines import json_chunks, line_chunks
 from harness.data.tokens import tokenize
 from harness.errors import DataError, UserError, unknown_name
 from harness.files import build_once, home, sha256_json
-from harness.index import search
+from harness.index import TopK, search
+from harness.method import Ranker
 from harness.trained import TrainedRun, load_run
 
 __all__ = ["NewLabel", "Prediction", "TrainedRun", "load_run", "predict", "read_labels", "read_texts", "scoring_view"]
@@ -82,18 +83,10 @@ def predict(
     _check_new(trained, add_labels, warn)
     if empty := count_empty(list(texts)):
         warn(f"{empty} of {len(texts)} texts are empty; what is predicted for them means nothing")
-    scorer, tokens = trained.parts.scorer, _tokens(trained, texts, "text")
-    labels = label_vectors(trained, view)
-    known = len(labels)
-    if add_labels:
-        added = _tokens(trained, [text for _, text in add_labels], "new label")
-        labels = np.concatenate([labels, scorer.label_vectors(added, (view,))[view]])
-        exclude = _widened(exclude, len(labels))
-    queries = scorer.query_vectors(tokens, (view,))[view]
-    device = trained.device if trained.device.startswith("cuda") else "cpu"
-    topk = search(queries, labels, min(k, len(labels)), exclude, device=device)
+    topk = _ranked(trained, _tokens(trained, texts, "text"), k, view, add_labels, exclude)
     if topk.flagged:
         warn(f"{topk.flagged} vectors were not finite; such a label is never found, such a text finds nothing")
+    known = trained.dataset.train.shape[1]
 
     def described(place: int, score: float) -> Prediction:
         if place < known:
@@ -104,6 +97,28 @@ def predict(
         [described(place, score) for place, score in zip(places, scores, strict=True) if place >= 0]
         for places, scores in zip(topk.ids.tolist(), topk.scores.tolist(), strict=True)
     ]
+
+
+def _ranked(
+    trained: TrainedRun,
+    tokens: Ragged,
+    k: int,
+    view: str,
+    add_labels: Sequence[NewLabel],
+    exclude: csr_array | None,
+) -> TopK:
+    """The best k labels of queries [n], added ones counted behind those of the run."""
+    scorer = trained.parts.scorer
+    if isinstance(scorer, Ranker):
+        return scorer.rank(tokens, min(k, trained.dataset.train.shape[1]), exclude, view)
+    labels = label_vectors(trained, view)
+    if add_labels:
+        added = _tokens(trained, [text for _, text in add_labels], "new label")
+        labels = np.concatenate([labels, scorer.label_vectors(added, (view,))[view]])
+        exclude = _widened(exclude, len(labels))
+    queries = scorer.query_vectors(tokens, (view,))[view]
+    device = trained.device if trained.device.startswith("cuda") else "cpu"
+    return search(queries, labels, min(k, len(labels)), exclude, device=device)
 
 
 def scoring_view(trained: TrainedRun, view: str | None, adding: bool, warn: Warn = to_stderr) -> str:
@@ -131,9 +146,12 @@ def label_vectors(trained: TrainedRun, view: str) -> NDArray[np.float32]:
     """Vectors of the run's labels [L, D], computed on first use and memory-mapped from then on."""
     identity = {"format": FORMAT, "run": trained.identity, "view": view}
     folder = home() / "cache" / "label-vectors" / sha256_json(identity)
+    scorer = trained.parts.scorer
+    if isinstance(scorer, Ranker):
+        raise UserError(f"method {trained.config.method!r} ranks by itself; its labels have no vectors")
 
     def build(temporary: Path) -> dict[str, Any]:
-        vectors = trained.parts.scorer.label_vectors(trained.label_tokens, (view,))[view]
+        vectors = scorer.label_vectors(trained.label_tokens, (view,))[view]
         np.save(temporary / "vectors.npy", vectors, allow_pickle=False)
         return {"identity": identity, "run": trained.record.run_id}
 

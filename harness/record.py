@@ -58,6 +58,8 @@ class RunRecord(BaseModel):
     search: dict[str, Any] = {}
     """Backend, measured recall, vectors that were not finite."""
     encoder: dict[str, Any] = {}
+    augmentation: dict[str, Any] = {}
+    """What was added to the train rows: name, rows in all, made ones, targets per made row; empty for nothing."""
     training: dict[str, Any] = {}
     """Steps, epochs, seconds, learning rates, chosen epoch; empty for a method without training."""
     resumed: list[dict[str, Any]] = []

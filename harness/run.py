@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import metrics
+from harness.augment.side import with_made_rows
 from harness.config import Layer, RunConfig, card_layers, resolve_layers
 from harness.data import Dataset, load
 from harness.data.prepare import resolve
@@ -88,8 +89,9 @@ def run(
         tokens = tokenise(dataset, encoder, max_len, kept)
         watch.lap("tokenise")
 
-        # 7  the method's parts
-        parts = method.build(train_side(dataset, kept, tokens, encoder, device, config, journal.warn), params)
+        # 7  the method's parts, from the train rows and what is made of them
+        inputs = train_side(dataset, kept, tokens, encoder, device, config, journal.warn)
+        parts = method.build(augmented(inputs, config, journal), params)
         watch.lap("build")
 
         # 8  training, where the method trains
@@ -220,24 +222,34 @@ def train_side(
     )
 
 
+def augmented(inputs: Inputs, config: RunConfig, journal: Journal) -> Inputs:
+    """The train side with the rows that the config wants made; says and records how many."""
+    inputs, made = with_made_rows(inputs, config)
+    if made:
+        journal.facts["augmentation"] = made
+        journal.event("augmentation", **made)
+        counts = f"{made['made']:,} made rows with {made['targets_per_made_row']} labels each"
+        print(f"augment={config.augment}: {counts}; {made['rows']:,} train rows in all", file=sys.stderr)  # noqa: T201
+    return inputs
+
+
 def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluator, held_out: Rows) -> dict[str, Any]:
     """Trains through the method's stages, from the start or from the last checkpoint; returns facts for the record."""
+
+    def scored(view: str | None) -> dict[str, float]:
+        view = view or parts.scorer.views[0]
+        return evaluator.score(parts.scorer, held_out, (view,))[view].metrics
+
+    validate = scored if len(held_out.tokens) else None
+    if parts.fitted is not None:
+        from harness.train.fitting import fit
+
+        return fit(parts.fitted, journal, config, validate)
     if parts.model is None:
         return {}
     from harness.train.loop import Training
 
-    def validate() -> dict[str, float]:
-        view = parts.scorer.views[0]
-        return evaluator.score(parts.scorer, held_out, (view,))[view].metrics
-
-    training = Training(
-        parts.model,
-        parts.stages(),
-        journal,
-        config.checkpoint,
-        config.validation,
-        validate if len(held_out.tokens) else None,
-    )
+    training = Training(parts.model, parts.stages(), journal, config.checkpoint, config.validation, validate)
     if journal.earlier is not None and not training.resume():
         journal.warn("there is no checkpoint to go on from; the training begins again")
     training.run()
@@ -261,6 +273,10 @@ def finish(
         from harness.train.checkpoint import save_model
 
         save_model(journal.folder / "model", parts.model.state_dict(), {"method": config.method})
+    if parts.fitted is not None:
+        from harness.train.fitting import save_fitted
+
+        save_fitted(parts.fitted, journal.folder / "model", {"method": config.method})
     watch.lap("save")
     views = {view: one.metrics for view, one in scored.items()} if len(scored) > 1 else {}
     named = {f"{view}/{name}": value for view, values in views.items() for name, value in values.items()}

@@ -55,6 +55,18 @@ def run_lock(folder: Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+def held_by_another(folder: Path) -> str | None:
+    """Who works on the run in `folder`, as a sentence; None if nobody does, or a process that has ended."""
+    path = folder.with_name(f".{folder.name}.lock")
+    try:
+        other = _read(path)
+        if other is not None:
+            _refuse_unless_gone(other, path, folder.name, _this_process())
+    except UserError as error:
+        return str(error)
+    return None
+
+
 def _take(path: Path, run_id: str, holder: Holder) -> None:
     with locked(path.with_name(".~runs")):  # no run id starts with ~
         other = _read(path)

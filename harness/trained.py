@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.augment import NONE
+from harness.augment.side import with_made_rows
 from harness.config import Layer, RunConfig, resolve_layers
 from harness.data import Dataset, load
 from harness.data.ragged import Ragged
 from harness.errors import DataError, UserError, unknown_name
 from harness.files import read_manifest, sha256_json
-from harness.method import Parts, load_method
+from harness.method import Parts, Ranker, load_method
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, find_records, read_record, require_place, runs_folder
 from harness.record import run_folder as named_folder
@@ -84,7 +86,10 @@ def load_run(
     tokens = tokenise(data, model, max_len, kept)
     # what there was to warn of was said when the run was made
     inputs = train_side(data, kept, tokens, model, device, config, lambda _: None)
-    parts = method.build(inputs, method.params.model_validate(config.params))
+    params = method.params.model_validate(config.params)
+    parts = method.build(inputs, params)
+    if parts.model is None and config.augment != NONE:  # a saved model needs no made rows, anything else might
+        parts = method.build(with_made_rows(inputs, config)[0], params)
     identity = {
         "weights": _load_weights(parts, folder / "model"),
         "method": [config.method, config.params],
@@ -131,6 +136,10 @@ def _require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
 
 def _load_weights(parts: Parts, folder: Path) -> str | None:
     """Puts the saved weights into the model; returns their sha256, None for a method without training."""
+    if parts.fitted is not None:
+        from harness.train.fitting import load_fitted
+
+        return load_fitted(parts.fitted, folder)
     if parts.model is None:
         return None
     from harness.train.checkpoint import MODEL, load_model
@@ -159,6 +168,11 @@ def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
     """
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
+    if trained.parts.fitted is not None:
+        raise UserError(
+            f"method {trained.config.method!r} has no dual encoder and no weights by name, so it cannot be exported; "
+            f"its files are in the folder model/ of run {trained.record.run_id}"
+        )
     from harness.model.export import export_safetensors, export_sentence_transformers
 
     if form == "safetensors":
@@ -178,12 +192,15 @@ def _weights(trained: TrainedRun) -> "dict[str, Tensor]":
 
 def _dual_encoder(trained: TrainedRun) -> "tuple[str, nn.Linear | None]":
     """The view that needs text alone, and what it puts on top of the encoder."""
-    from harness.model.heads import TwoHeads
+    from harness.model.heads import RetrievalHead, TwoHeads
 
     model, scorer = trained.parts.model, trained.parts.scorer
     instead = "export its weights: --format safetensors"
-    if scorer.text_view is None or not (model is None or isinstance(model, TwoHeads)):
-        raise UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
+    refused = UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
+    if model is not None and not isinstance(model, TwoHeads):
+        raise refused
+    if isinstance(scorer, Ranker) or scorer.text_view is None:
+        raise refused
     sample = trained.label_tokens.take(np.arange(min(64, len(trained.label_tokens))))
     lengths = np.linalg.norm(scorer.label_vectors(sample, (scorer.text_view,))[scorer.text_view], axis=1)
     if not np.isclose(lengths[lengths > 0], 1, atol=1e-4).all():
@@ -191,7 +208,8 @@ def _dual_encoder(trained: TrainedRun) -> "tuple[str, nn.Linear | None]":
             f"run {trained.record.run_id} scores by inner products of vectors of any length, an export for "
             f"sentence-transformers by cosines; {instead}"
         )
-    return scorer.text_view, None if model is None else model.retrieval.projection
+    head = None if model is None else model.retrieval
+    return scorer.text_view, head.projection if isinstance(head, RetrievalHead) else None
 
 
 def _facts(trained: TrainedRun, metrics: dict[str, float]) -> dict[str, Any]:

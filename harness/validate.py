@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness import DEFAULT_DATASET, DEFAULT_METHOD, published
 from harness.config import Layer, Settings, knob_names, read_config_file, resolve_layers
-from harness.data.card import card_paths, read_card
+from harness.data.card import card_paths, load_card, read_card
 from harness.errors import UserError
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
 
@@ -22,9 +22,13 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
         faults += _faults_of(check_card, path)
     for name in names:
         faults += _faults_of(check_method, name)
+    rows = 0
+    for path in published.table_paths().values():
+        found, wrong = check_published(path)
+        rows, faults = rows + found, faults + wrong
     for file in files:
         faults += _faults_of(check_config, file)
-    return {"cards": len(cards), "methods": len(names), "configs": len(files)}, faults
+    return {"cards": len(cards), "methods": len(names), "published rows": rows, "configs": len(files)}, faults
 
 
 def check_card(path: Path) -> None:
@@ -44,6 +48,31 @@ def check_method(name: str) -> None:
     silent = set(knob_names(method.params)) - set(layer.values["params"])
     if silent:
         raise UserError(f"{layer.origin}: knobs without a documented default: {', '.join(sorted(silent))}")
+
+
+def check_published(path: Path) -> tuple[int, list[str]]:
+    """A published table's number of rows and its faults; each row must be plausible and, given a method, resolve."""
+    try:
+        table = published.read_table(path)
+    except UserError as error:
+        return 0, str(error).splitlines()
+    faults: list[str] = []
+    for row in table.rows:
+        faults += [*published.implausible(row), *_faults_of(check_published_row, row)]
+    return len(table.rows), faults
+
+
+def check_published_row(row: published.PublishedRow) -> None:
+    """The dataset must have a card, and the settings must be those of the method and report the row's view."""
+    if row.method is None:
+        load_card(row.dataset)
+        return
+    from harness.run import resolve_config
+
+    config, _ = resolve_config(row.method, row.dataset, [published.layer(row)])
+    scorer = config.params.get("scorer", row.view)
+    if scorer != row.view:
+        raise UserError(f"{row.name}: view is {row.view}, but the settings report the scorer {scorer}")
 
 
 def check_config(path: Path) -> None:

@@ -14,12 +14,13 @@ from pydantic import Field
 from harness.method import Inputs, Method, Parts
 from harness.model.heads import Classifier, PlainHead, TwoHeads
 from harness.model.scoring import TwoHeadScorer
+from harness.model.static import StaticEncoder
 from harness.repro import stage_seed
 from harness.train import Stage
 from harness.train.assembly import encoder_groups, make_schedule, start_table
 from harness.train.blocked import BlockedSgd
 from harness.train.optim import Optimiser
-from harness.train.ova import OneVsAll
+from harness.train.ova import OneVsAll, label_block
 from harness.train.settings import Dropout, OptimSettings, Positive
 from harness.train.wholespace import WholeSpaceBatches
 from methods.ngame import EncoderParams, encoder_stage
@@ -28,20 +29,23 @@ VIEWS = ("clf", "de")
 Count = Annotated[int, Field(ge=1)]
 Decay = Annotated[float, Field(ge=0)]
 
-STATIC_RATE, RATE = 0.2, 0.05
+RATE, STATIC_RATE = 0.05, 2.0
+"""Of SGD on the summed loss: the paper's for titles, and for the static encoder. A step moves a query's own score by
+rate x |x|^2, and vectors of the static encoder have length 1, while MiniLM's squared length is about 26."""
 
 
 class Params(OptimSettings):
     """Knobs of `renee`."""
 
-    batch_size: Count = 512
-    dropout: Dropout = 0.7
+    batch_size: Count = 128
+    dropout: Dropout = 0.5
     init_classifier: Literal["normal", "labels"] = "normal"
+    warmup_epochs: Annotated[float, Field(ge=0)] = 3.0
     lr_classifier: Positive | None = None
     weight_decay: Annotated[float, Field(alias="weight_decay_encoder", ge=0)] = 0.01
     weight_decay_classifier: Decay = 1e-4
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    label_block: Count = 4096
+    label_block: Count | None = None
     loss_rows: Count | None = 64
     warm_epochs: Annotated[int, Field(ge=0)] = 0
     warm_batch_size: Count = 1024
@@ -95,7 +99,7 @@ def one_vs_all_stage(
     table = BlockedSgd(
         classifier.table,
         name="classifier",
-        lr=params.lr_classifier or (RATE if inputs.encoder.micro_batched else STATIC_RATE),
+        lr=params.lr_classifier or (STATIC_RATE if isinstance(inputs.encoder, StaticEncoder) else RATE),
         weight_decay=params.weight_decay_classifier,
         momentum=params.momentum,
     )
@@ -114,7 +118,7 @@ def one_vs_all_stage(
         params,
         inputs.device,
         seed,
-        label_block=params.label_block,
+        label_block=params.label_block or label_block(inputs.device),
         loss_rows=params.loss_rows,
     )
     return Stage(

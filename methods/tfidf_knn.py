@@ -6,6 +6,7 @@ Rows are train rows, and label texts, which vote for themselves with a weight of
 how far shared words alone lead on a dataset, above all for labels whose text resembles their queries.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,34 @@ class Params(TextSettings):
     label_weight: Annotated[float, Field(gt=0)] = 2.0
 
 
+@dataclass(frozen=True)
+class VotingRows:
+    """Train rows and, where they vote, label texts: R of them."""
+
+    features: csr_array
+    """Transposed: the rows that have a term, [F, R]."""
+    votes: csr_array
+    """[R, L]."""
+
+    def nearest(self, queries: csr_array, count: int) -> csr_array:
+        """Cosines of queries [b, F] with the nearest rows of each, [b, R]."""
+        ids, cosines = top_entries(queries @ self.features, count)
+        found = ids >= 0
+        indptr = np.concatenate([[0], np.cumsum(found.sum(1))])
+        return csr_array((cosines[found], ids[found], indptr), shape=(len(ids), self.features.shape[1]))
+
+    def blocks(self, queries: csr_array) -> list[tuple[int, int]]:
+        """Consecutive ranges of queries [n, F] of bounded work, one query at least."""
+        rows_with = np.diff(self.features.indptr)
+        done = np.concatenate([[0], np.cumsum(rows_with[queries.indices])])[queries.indptr]
+        blocks, start = [], 0
+        while start < queries.shape[0]:
+            within = int(np.searchsorted(done, done[start] + _BLOCK_PRODUCTS, side="right")) - 1
+            blocks.append((start, max(start + 1, within)))
+            start = blocks[-1][1]
+        return blocks
+
+
 class Neighbours:
     """The method as `harness.run` sees it: fitted in one go, ranking by itself."""
 
@@ -43,17 +72,13 @@ class Neighbours:
     def __init__(self, inputs: Inputs, params: Params) -> None:
         self._inputs, self._params = inputs, params
         self._tfidf = Tfidf(inputs.encoder.tokenizer, params)
-        self._rows_of_term = csr_array((0, 0), dtype=np.float32)
-        """Features of all rows, transposed, [F, R]; R = N, or N + L with label texts."""
-        self._votes = csr_array((0, 0), dtype=np.float32)
-        """What a row votes for, [R, L]."""
+        self._rows: VotingRows | None = None
 
     def fit(self) -> dict[str, Any]:
         """Features of all rows."""
         self._tfidf.fit(self._inputs.train_tokens, *([self._inputs.label_tokens] if self._params.label_texts else []))
-        self._index()
-        features, rows = self._rows_of_term.shape
-        return {"features": features, "rows": rows}
+        self._rows = self._voting_rows()
+        return {"features": len(self._tfidf.terms), "rows": self._rows.votes.shape[0]}
 
     def save(self, folder: Path) -> None:
         """The vocabulary alone: everything else follows from the train side, which a run is rebuilt with."""
@@ -62,48 +87,32 @@ class Neighbours:
     def load(self, folder: Path) -> None:
         """Takes back what `save` wrote."""
         self._tfidf.load(folder)
-        self._index()
-
-    def _index(self) -> None:
-        inputs, params = self._inputs, self._params
-        features, votes = self._tfidf.transform(inputs.train_tokens), inputs.train.astype(np.float32)
-        if params.label_texts:
-            labels = votes.shape[1]
-            own = params.label_weight * eye_array(labels, dtype=np.float32, format="csr")
-            features = csr_array(vstack([features, self._tfidf.transform(inputs.label_tokens)], format="csr"))
-            votes = csr_array(vstack([votes, own.astype(np.float32)], format="csr"))
-        self._rows_of_term, self._votes = narrow(csr_array(features.T)), votes
+        self._rows = self._voting_rows()
 
     def rank(self, tokens: Ragged, k: int, exclude: csr_array | None, view: str) -> TopK:
         """The best k labels of queries [n]; labels that no neighbour votes for are not ranked."""
+        if self._rows is None:
+            raise RuntimeError("neither fitted nor loaded")
         queries = narrow(self._tfidf.transform(tokens))
         found = [(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))]
         with progress("rank", queries.shape[0], "queries") as advance:
-            for start, stop in self._blocks(queries):
-                near = self._nearest(queries[start:stop])
-                found.append(top_entries(near @ self._votes, k, None if exclude is None else exclude[start:stop]))
+            for start, stop in self._rows.blocks(queries):
+                near = self._rows.nearest(queries[start:stop], self._params.neighbours)
+                near.data **= np.float32(self._params.power)
+                banned = None if exclude is None else exclude[start:stop]
+                found.append(top_entries(near @ self._rows.votes, k, banned))
                 advance(stop - start)
         ids, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return TopK(ids, scores, backend="neighbours", recall=1.0)
+        return TopK(ids, scores, backend="neighbours")
 
-    def _nearest(self, queries: csr_array) -> csr_array:
-        """cos^power of queries [b, F] with their nearest rows, [b, R]."""
-        ids, cosines = top_entries(queries @ self._rows_of_term, self._params.neighbours)
-        known = ids >= 0
-        indptr = np.concatenate([[0], np.cumsum(known.sum(1))])
-        weights = cosines[known] ** np.float32(self._params.power)
-        return csr_array((weights, ids[known], indptr), shape=(len(ids), self._rows_of_term.shape[1]))
-
-    def _blocks(self, queries: csr_array) -> list[tuple[int, int]]:
-        """Consecutive ranges of queries [n, F] of bounded work, one query at least."""
-        rows_with = np.diff(self._rows_of_term.indptr)
-        done = np.concatenate([[0], np.cumsum(rows_with[queries.indices])])[queries.indptr]
-        blocks, start = [], 0
-        while start < queries.shape[0]:
-            within = int(np.searchsorted(done, done[start] + _BLOCK_PRODUCTS, side="right")) - 1
-            blocks.append((start, max(start + 1, within)))
-            start = blocks[-1][1]
-        return blocks
+    def _voting_rows(self) -> VotingRows:
+        inputs, params = self._inputs, self._params
+        features, votes = self._tfidf.transform(inputs.train_tokens), inputs.train.astype(np.float32)
+        if params.label_texts:
+            own = eye_array(votes.shape[1], dtype=np.float32, format="csr") * np.float32(params.label_weight)
+            features = csr_array(vstack([features, self._tfidf.transform(inputs.label_tokens)], format="csr"))
+            votes = csr_array(vstack([votes, own], format="csr"))
+        return VotingRows(narrow(csr_array(features.T)), votes)
 
 
 def narrow(matrix: csr_array) -> csr_array:

@@ -1,5 +1,6 @@
 """Encoders: one contract for all of them, and equality with independent definitions."""
 
+import copy
 import re
 import subprocess
 import sys
@@ -34,8 +35,26 @@ LOADERS = {
     "folder, cls": lambda folder: load_encoder(str(folder), seed=3, pooling="cls"),
     "folder, max": lambda folder: load_encoder(str(folder), seed=3, pooling="max"),
     "static": lambda folder: load_encoder("static", seed=3, teacher=str(folder), dim=8),
+    "astec": lambda folder: load_encoder("astec", seed=3, teacher=str(folder), dim=8),
+    "inceptionxml": lambda folder: load_encoder("inceptionxml", seed=3, teacher=str(wide(folder)), dim=64),
 }
 SAME_AS_A_FOLDER = {"minilm", "distilbert", "msmarco-distilbert"}
+
+
+def wide(folder: Path) -> Path:
+    """A model beside the one in `folder`, with vectors wide enough for every encoder."""
+    other = folder.with_name("wide-bert")
+    return other if other.exists() else write_model(other, hidden_size=64)
+
+
+def seeded(encoder: Encoder, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """One pass with the same random numbers every time."""
+    torch.manual_seed(5)
+    vectors: torch.Tensor = encoder(ids, offsets).detach()
+    for part in encoder.modules():
+        if isinstance(part, RowTable):
+            part.collect()
+    return vectors
 
 
 @pytest.fixture(scope="module", params=list(LOADERS))
@@ -121,6 +140,24 @@ class TestContract:
             assert torch.isfinite(gradient).all(), name
         assert sum(float(gradient.abs().sum()) for gradient in gradients.values()) > 0
         encoder.zero_grad()
+
+    def test_state_is_all_that_a_forward_pass_depends_on(self, encoder, bert_folder, request):
+        """Caching and resuming rest on it: a pass leaves no trace, what is saved gives a new encoder the same bits."""
+        ids, offsets = to_tensors(self.tokens(encoder), "cpu")
+        twin = LOADERS[request.node.callspec.params["encoder"]](bert_folder)
+        assert twin.identity == encoder.identity
+        saved = {name: torch.rand_like(tensor) - 0.5 for name, tensor in encoder.state_dict().items()}
+        before = copy.deepcopy(encoder.state_dict())
+        encoder.load_state_dict(saved)
+        with torch.random.fork_rng(devices=[]):
+            seeded(encoder.train(), ids, offsets)
+            for mode in (True, False):
+                first, again = (seeded(encoder.train(mode), ids, offsets) for _ in range(2))
+                twin.load_state_dict(encoder.state_dict())
+                assert torch.equal(first, again)
+                assert torch.equal(first, seeded(twin.train(mode), ids, offsets))
+        assert all(torch.equal(tensor, saved[name]) for name, tensor in encoder.state_dict().items())
+        encoder.load_state_dict(before)
 
     def test_mode_is_given_back(self, encoder):
         for mode in (True, False):

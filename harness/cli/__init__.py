@@ -9,7 +9,7 @@ import threading
 import typer
 
 from harness import __version__
-from harness.cli import data, listing, reporting, running, using
+from harness.cli import benching, data, listing, reporting, running, using
 from harness.errors import Terminated, UserError, terminate
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 
 app.command("run")(running.run)
+app.command("bench")(benching.bench)
 app.command("predict")(using.predict)
 app.command("export")(using.export)
 app.command("ls")(listing.ls)

@@ -37,6 +37,13 @@ def _losses() -> Listing:
     return ["name", "summary"], [{"name": name, "summary": LOSSES.summary(name)} for name in LOSSES]
 
 
+def _augmentations() -> Listing:
+    from harness.augment import AUGMENTATIONS, NONE
+
+    rows = [{"name": name, "summary": AUGMENTATIONS.summary(name)} for name in AUGMENTATIONS]
+    return ["name", "summary"], [{"name": NONE, "summary": "the train rows as they are"}, *rows]
+
+
 def _metrics() -> Listing:
     from harness.metrics import METRICS
 
@@ -52,6 +59,18 @@ def _backends() -> Listing:
     from harness.index import BACKENDS
 
     return ["name", "summary"], [{"name": name, "summary": text} for name, text in BACKENDS.items()]
+
+
+def _published() -> Listing:
+    from harness.published import published_tables
+
+    shown = ["P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "C@5"]
+    rows = []
+    for row in (row for table in published_tables().values() for row in table.rows):
+        marks = [mark for mark in ("slip", "nearest", "absent") if getattr(row, mark)]
+        figures = {name: row.results.get(name) for name in shown}
+        rows.append({"row": row.name, "method": row.method, "view": row.view, **figures, "note": ", ".join(marks)})
+    return ["row", "method", "view", *shown, "note"], rows
 
 
 def _runs() -> Listing:
@@ -75,8 +94,10 @@ _KINDS: dict[str, Callable[[], Listing]] = {
     "datasets": _datasets,
     "encoders": _encoders,
     "losses": _losses,
+    "augmentations": _augmentations,
     "metrics": _metrics,
     "backends": _backends,
+    "published": _published,
     "runs": _runs,
 }
 
@@ -85,7 +106,7 @@ def ls(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(_KINDS))],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """List methods, datasets, encoders, losses, metrics, search backends or runs."""
+    """List methods, datasets, encoders, losses, augmentations, metrics, search backends, published rows or runs."""
     if kind not in _KINDS:
         raise unknown_name("listing", kind, _KINDS)
     columns, rows = _KINDS[kind]()
@@ -103,4 +124,6 @@ def ls(
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -29,6 +29,8 @@ harness run --method unidec-thesis --set epochs=50 --set beta=2
 
 harness run --set validation.size=0.1 --set validation.patience=3     (early stopping)
 
+harness run --published thesis-2.2/unidec/lf-amazon-131k              (a row of a paper, its settings)
+
 harness run --resume RUN                      (go on after Ctrl-C, a kill or a power cut)
 """
 
@@ -46,6 +48,9 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, repeatable; dots reach inside.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
+    published: Annotated[
+        str | None, typer.Option(metavar="TABLE/ROW", help="Settings of a paper's row; `harness ls published`.")
+    ] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Take up an interrupted run, by id or folder, with its settings.")
     ] = None,
@@ -60,7 +65,7 @@ def run(
     from harness import run as pipeline
     from harness.record import runs_folder
 
-    earlier = _earlier(resume, config, out)
+    earlier = _earlier(resume, {"--config": config, "--published": published}, out)
     given: dict[str, Any] = {
         "method": method,
         "dataset": dataset,
@@ -68,7 +73,8 @@ def run(
         "seed": seed,
         "filter": filter_pairs,
     }
-    layers = _layers(config, earlier, override or [], {key: value for key, value in given.items() if value is not None})
+    given = {key: value for key, value in given.items() if value is not None}
+    layers = [*_published(published), *_layers(config, earlier, override or [], given)]
     settings, origins = pipeline.resolve_config(
         _named("method", layers) or DEFAULT_METHOD, _named("dataset", layers) or DEFAULT_DATASET, layers
     )
@@ -83,20 +89,31 @@ def run(
         print_json(record.model_dump(mode="json"))
         return
     _show(record, earlier.folder if earlier else runs_folder(out) / record.run_id, out, track)
+    if published:
+        _show_published(published)
 
 
 run.__doc__ = f"{run.__doc__}\n{EXAMPLES}"
 
 
-def _earlier(run_id: str | None, config: Path | None, out: Path | None) -> "Earlier | None":
-    """The interrupted run that is to be taken up."""
+def _earlier(run_id: str | None, settings: dict[str, Any], out: Path | None) -> "Earlier | None":
+    """The interrupted run that is to be taken up; `settings` are options that would bring others than its own."""
     if run_id is None:
         return None
-    if config:
-        raise UserError("--resume brings the settings of its run; leave --config out")
+    for option in (option for option, value in settings.items() if value):
+        raise UserError(f"--resume brings the settings of its run; leave {option} out")
     from harness.resume import find_earlier
 
     return find_earlier(run_id, out)
+
+
+def _published(name: str | None) -> "list[Layer]":
+    """The settings of a paper's row: over the card's, under everything a person types."""
+    if name is None:
+        return []
+    from harness.published import layer, published_row
+
+    return [layer(published_row(name))]
 
 
 def _layers(
@@ -156,6 +173,19 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
     typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))
 
 
+def _show_published(name: str) -> None:
+    """What the paper prints in the row that was run, and what is known to be wrong with it."""
+    from harness.published import published_row
+
+    row = published_row(name)
+    shown = {column: f"{value:.2f}" if isinstance(value, float) else value for column, value in row.results.items()}
+    figures = ", ".join(f"{column} {value}" for column, value in shown.items() if value is not None)
+    typer.echo(f"published   {row.label} on {row.dataset}: {figures}")
+    for text in (row.slip, row.nearest):
+        if text:
+            typer.echo(f"            {text}")
+
+
 def _show_views(record: "RunRecord") -> None:
     """The ways of scoring the same model, side by side."""
     first = next(iter(record.views.values()))
@@ -168,7 +198,8 @@ def _show_training(record: "RunRecord") -> None:
     facts = record.training
     best = f", best epoch {facts['best_epoch']}" if "best_epoch" in facts else ""
     resumed = f", resumed {len(record.resumed)} times" if record.resumed else ""
-    typer.echo(f"trained {facts['steps']:,} steps in {facts['seconds']:.1f} s{best}{resumed}")
+    done = f"trained {facts['steps']:,} steps" if "steps" in facts else "fitted"
+    typer.echo(f"{done} in {facts['seconds']:.1f} s{best}{resumed}")
 
 
 def _how_to_open(uri: str) -> str:

@@ -32,6 +32,16 @@ ENCODERS.register(
     "harness.model.transformer:load_pretrained",
     "msmarco-distilbert-base-v4, from the model hub; the start of the papers' code",
 )
+ENCODERS.register(
+    "astec",
+    "harness.model.astec:load_astec",
+    "Astec's bag with a residual layer, 256 dimensions, on the token vectors of static instead of FastText",
+)
+ENCODERS.register(
+    "inceptionxml",
+    "harness.model.inception:load_inception",
+    "InceptionXML's convolutions, 480 dimensions, on the token vectors of static instead of GloVe",
+)
 ENCODERS.register("tiny", "harness.model.transformer:load_tiny", "two random layers over bytes, for tests")
 
 

@@ -9,6 +9,7 @@ order, and p as counted in the train and label texts. Special tokens weigh nothi
 reads and writes only the rows of E whose tokens are in the batch.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,32 +41,36 @@ STATIC_LEARNING_RATES = LearningRates(encoder=5e-3, heads=1e-3, classifier=1.5e-
 """Token vectors are met one by one, not all at every step as a transformer's weights are, so they move faster."""
 
 
-class StaticEncoder(Encoder):
-    """A trainable table of token vectors [V, D] with fixed token weights [V]."""
+class TokenEncoder(Encoder):
+    """A trainable table of token vectors [V, E] with fixed token weights [V]; what is made of them is a subclass's."""
 
     weights: Tensor
     learning_rates = STATIC_LEARNING_RATES
     micro_batched = False
 
     def __init__(self, table: Tensor, weighting: Weighting, **facts: Any) -> None:
-        super().__init__(dim=table.shape[1], longest=None, **facts)
+        """Takes the table [V, E]; `dim` is E unless `facts` say otherwise."""
+        super().__init__(**{"dim": table.shape[1], "longest": None, **facts})
         self.table = RowTable(table)
         self.weighting = weighting
         self.register_buffer("weights", torch.ones(len(table)))
         self._weigh(None)
 
-    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Unit vectors; a row whose tokens all weigh nothing gives a zero vector."""
+    def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows [U, E] of the table and the place [T] of every id among them; in training gradients reach those rows."""
+        if not (self.training and torch.is_grad_enabled()):
+            return self.table.weight.detach(), ids
+        used, place = distinct(ids, len(self.weights))
+        return self.table.gather(used), place
+
+    def bag(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Weighted sums [B, E] of the token vectors of every row."""
         if len(offsets) == 1:
             return self.table.weight[:0]
-        rows, place = self.table.weight.detach(), ids
-        if self.training and torch.is_grad_enabled():
-            used, place = distinct(ids, len(self.weights))
-            rows = self.table.gather(used)
-        bag = nn.functional.embedding_bag(
+        rows, place = self.rows(ids)
+        return nn.functional.embedding_bag(
             place, rows, offsets, mode="sum", include_last_offset=True, per_sample_weights=self.weights[ids]
         )
-        return unit(bag)
 
     def adapt(self, counts: NDArray[np.int64]) -> None:
         """Takes token counts [V] of the train and label texts into the weights (`sif` and `zipf+sif` only)."""
@@ -82,6 +87,14 @@ class StaticEncoder(Encoder):
             weights *= inverse_frequency(counts, CORPUS_SMOOTHING)
         weights[self.tokenizer.special_ids] = 0
         self.weights.copy_(torch.from_numpy(weights))
+
+
+class StaticEncoder(TokenEncoder):
+    """The bag itself, scaled to length 1."""
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Unit vectors; a row whose tokens all weigh nothing gives a zero vector."""
+        return unit(self.bag(ids, offsets))
 
 
 def distinct(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -119,20 +132,39 @@ def load_static(
         weighting: Factors of the token weights; `sif` counts once `adapt` has seen the texts.
         max_len: Tokens per text; by default the teacher's.
     """
+    distilled = distil(teacher, dim, weighting, max_len)
+    return StaticEncoder(distilled.table, weighting, name=name, **distilled.facts())
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """Token vectors of a teacher and what is known of them."""
+
+    table: Tensor
+    """[V, dim]; a copy of its own, free to be trained."""
+    source: ModelFolder
+    recipe: dict[str, Any]
+    """What the table and its weights are made from, for identities."""
+
+    def facts(self, **settings: Any) -> dict[str, Any]:
+        """Arguments of `Encoder` that follow from the teacher; `settings` of the encoder enter its identity."""
+        return {
+            "tokenizer": self.source.tokenizer,
+            "max_len": self.source.max_len,
+            "identity": sha256_json({**self.recipe, **settings}),
+        }
+
+
+def distil(teacher: str, dim: int, weighting: Weighting, max_len: int | None) -> Distilled:
+    """The token vectors of a teacher, from the workspace's cache or made now; arguments as for `load_static`."""
     source = find(teacher, max_len=max_len)
     recipe = {"version": VERSION, "teacher": source.identity, "dim": dim}
-    return StaticEncoder(
-        _distilled(source, dim, recipe),
-        weighting,
-        name=name,
-        tokenizer=source.tokenizer,
-        max_len=source.max_len,
-        identity=sha256_json({**recipe, "weighting": weighting, "smoothing": [ZIPF_SMOOTHING, CORPUS_SMOOTHING]}),
-    )
+    weights = {"weighting": weighting, "smoothing": [ZIPF_SMOOTHING, CORPUS_SMOOTHING]}
+    return Distilled(_table(source, dim, recipe), source, {**recipe, **weights})
 
 
-def _distilled(source: ModelFolder, dim: int, recipe: dict[str, Any]) -> Tensor:
-    """The table [V, D] of a teacher, from the workspace's cache or made now."""
+def _table(source: ModelFolder, dim: int, recipe: dict[str, Any]) -> Tensor:
+    """The table [V, dim] of a teacher."""
     from safetensors.torch import load_file, save_file
 
     folder = home() / "cache" / "encoders" / f"static-{sha256_json(recipe)[:32]}"
@@ -172,7 +204,7 @@ def principal_components(vectors: NDArray[np.float32], dim: int, left_out: NDArr
         left_out: Rows that do not count for mean and covariance.
     """
     if not 1 <= dim <= vectors.shape[1]:
-        raise UserError(f"dim {dim} of encoder static must lie between 1 and the teacher's {vectors.shape[1]}")
+        raise UserError(f"dim {dim} must lie between 1 and the teacher's {vectors.shape[1]}")
     everything = torch.from_numpy(vectors).double()
     counted = torch.from_numpy(np.delete(vectors, left_out, axis=0)).double()
     mean = counted.mean(0)

@@ -1,7 +1,8 @@
 """Losses against the same formulas left to autograd.
 
 The references are written the way the formulas read, with dense masks; the second one of decoupled softmax gathers the
-positives first, which is the most that plain torch code can do without a gradient of its own.
+positives first, which is the most that plain torch code can do without a gradient of its own. SoftTop-k finds its
+threshold by 32 halvings of an interval, as the code of its authors does.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from harness.loss import get, two_way
 from harness.perf import Row, median_seconds
 
 QUERIES, LABELS, POSITIVES_PER_QUERY, SCALE = 1103, 5000, 5, 18.0
+PASSING = 5
 AT_LEAST = 2.0
 REPEATS = 9
 
@@ -30,6 +32,9 @@ def rows() -> Iterator[Row]:
         ("supcon", "autograd, positives gathered", gathered_supcon),
     ):
         yield _compare(name, reference, plain, scores, positive)
+    yield _compare("triplet", "autograd, dense masks", dense_triplet, scores / SCALE, positive)
+    few = positive & (positive.cumsum(1) <= PASSING) & (positive.cumsum(0) <= PASSING)
+    yield _compare("soft-topk", "32 halvings, autograd", halving_soft_topk, scores, few)
 
 
 def random_case(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -61,6 +66,34 @@ def gathered_supcon(scores: Tensor, positive: Tensor) -> Tensor:
     """SupCon of [B, P] with the positives gathered."""
     row, label = positive.nonzero(as_tuple=True)
     return _mean_over_pairs(scores.logsumexp(1)[row] - scores[row, label], row, len(scores))
+
+
+def dense_triplet(scores: Tensor, positive: Tensor) -> Tensor:
+    """Triplet loss of [B, P] with its default options: the hardest positive, ten negatives."""
+    hardest = scores.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
+    negatives = scores.masked_fill(positive, -torch.inf).topk(10, 1).values
+    hinge = (negatives - hardest + 0.3).clamp(min=0)
+    weights = (negatives / 0.1).masked_fill(hinge == 0, -torch.inf).softmax(1).nan_to_num(0.0)
+    return (weights * hinge)[positive.any(1)].mean()
+
+
+def halving_soft_topk(scores: Tensor, positive: Tensor) -> Tensor:
+    """SoftTop-k of [B, P] with its default options and no more than `PASSING` positives in a row: none is drawn."""
+    alpha = 2.0
+    with torch.no_grad():
+        low = -scores.amax(1, keepdim=True) - 10 / alpha
+        high = -scores.amin(1, keepdim=True) + 10 / alpha
+        for _ in range(32):
+            middle = (low + high) / 2
+            too_few = torch.sigmoid(alpha * (scores + middle)).sum(1, keepdim=True) < PASSING
+            low, high = torch.where(too_few, middle, low), torch.where(too_few, high, middle)
+        passing = torch.sigmoid(alpha * (scores + middle))
+        slope = (alpha * passing * (1 - passing)).sum(1, keepdim=True)
+    # a step of Newton's method at the root: nothing in value, d t / d s in its gradient
+    passed = torch.sigmoid(alpha * (scores + middle)).sum(1, keepdim=True)
+    threshold = middle - (passed - passed.detach()) / slope
+    row, label = positive.nonzero(as_tuple=True)
+    return _mean_over_pairs(-functional.logsigmoid(alpha * (scores[row, label] + threshold[row, 0])), row, len(scores))
 
 
 def _mean_over_positives(losses: Tensor, positive: Tensor) -> Tensor:

@@ -123,6 +123,24 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise DataError(f"{error}; {advice}") from error
 
 
+def save_files(folder: Path, fill: Callable[[Path], None], facts: dict[str, Any]) -> None:
+    """Writes a model that has a format of its own: `fill` writes its files into the empty folder it is given."""
+    _write_folder(folder, fill, facts)
+
+
+def verify_files(folder: Path) -> str:
+    """Makes sure that a folder of `save_files` holds every byte that was written and no other file; its sha256."""
+    if not folder.is_dir():
+        raise DataError("no model here; resume or repeat the run that writes it", folder)
+    advice = f"the model cannot be used; remove the folder {folder} and resume or repeat the run"
+    _verified(folder, None, advice)
+    files = read_json(folder / MANIFEST)["files"]
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+    if strange := sorted(found - {*files, MANIFEST}):
+        raise DataError(f"not a file of this model; {advice}", folder / strange[0])
+    return sha256_json(files)
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -159,8 +177,11 @@ def _write_folder(folder: Path, fill: Callable[[Path], None], facts: dict[str, A
         _sweep(folder)
 
 
-def _verified(folder: Path, names: list[str], advice: str) -> dict[str, Any]:
-    """The facts of a folder, after every byte of its files and manifest was found to be as written."""
+def _verified(folder: Path, names: list[str] | None, advice: str) -> dict[str, Any]:
+    """The facts of a folder, after every byte of its files and manifest was found to be as written.
+
+    `names` are the files it must list; None for whatever it lists.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError(f"missing; {advice}", path)
@@ -168,7 +189,8 @@ def _verified(folder: Path, names: list[str], advice: str) -> dict[str, Any]:
         manifest = _Manifest.model_validate(read_json(path))
     except (DataError, ValidationError) as error:
         raise DataError(f"damaged; {advice}", path) from error
-    if set(manifest.files) != set(names) or sha256_json(manifest.facts) != manifest.digest:
+    listed = set(manifest.files)
+    if listed != set(listed if names is None else names) or sha256_json(manifest.facts) != manifest.digest:
         raise DataError(f"damaged; {advice}", path)
     for name, expected in manifest.files.items():
         file = folder / name

@@ -6,14 +6,16 @@ With g the gradient of a row that is updated for the t-th time, lr already multi
     w <- (1 - lr decay) w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
 t counts the updates of that row, so a row first touched late makes an ordinary first step; a row that is not touched
-keeps weight and moments bit for bit. `Optimiser` drives both kinds and turns their state into named tensors.
+keeps weight and moments bit for bit. `Optimiser` drives both kinds and turns their state into named tensors. A table
+all of whose rows move at every step is updated by its objective (`harness.train.blocked`); it is scheduled and saved
+here.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,6 +23,9 @@ from torch import Tensor, nn
 
 from harness.errors import DataError, unknown_name
 from harness.model.rows import RowTable
+
+if TYPE_CHECKING:
+    from harness.train.blocked import BlockedSgd
 
 Shape = Literal["cosine", "linear", "constant"]
 
@@ -91,9 +96,9 @@ class RowSparseAdam:
         self.betas = betas
         self.eps = eps
         weight = table.weight
-        self.exp_avg = _lazy_zeros(weight)
+        self.exp_avg = lazy_zeros(weight)
         """m, [R, D]."""
-        self.exp_avg_sq = _lazy_zeros(weight)
+        self.exp_avg_sq = lazy_zeros(weight)
         """v, [R, D]."""
         self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         """t, the number of updates of each row, [R]."""
@@ -163,6 +168,7 @@ class Optimiser:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         clip: float | None = None,
+        blocked: "Sequence[BlockedSgd]" = (),
     ) -> None:
         """Takes parameters and tables where they are: move a model to its device first.
 
@@ -173,11 +179,15 @@ class Optimiser:
             betas: (b1, b2).
             eps: Added to the root of the second moment.
             clip: Largest norm of all gradients together, rows of tables included; None for no limit.
+            blocked: Tables that their objective updates; here they have learning rates and a state, and are not
+                clipped, because their gradient is never there as a whole.
         """
-        _require_distinct(groups)
+        groups = (*groups, *(table.group for table in blocked))
+        _require_distinct(groups, blocked)
         if clip is not None and clip <= 0:
             raise ValueError(f"clip must be greater than 0 (got {clip})")
-        self.groups = tuple(groups)
+        self.groups = groups
+        self.blocked = tuple(blocked)
         self.schedule = schedule
         self.total_steps = total_steps
         self.clip = clip
@@ -222,7 +232,7 @@ class Optimiser:
                 table.collect()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and step counts by name, for example encoder.0.exp_avg and tables.classifier.0.steps.
+        """Moments and step counts by name: encoder.0.exp_avg, tables.classifier.0.steps, tables.classifier.momentum.
 
         Tensors are contiguous and share no memory with each other, but with this optimiser: write them before the next
         step. Names and shapes are the same before the first step as after it.
@@ -250,9 +260,12 @@ class Optimiser:
             for position, adam in enumerate(self._sparse[group.name]):
                 for key in ("steps", "exp_avg", "exp_avg_sq"):
                     yield f"tables.{group.name}.{position}.{key}", getattr(adam, key)
+        for table in self.blocked:
+            if table.momentum is not None:
+                yield f"tables.{table.group.name}.momentum", table.momentum
 
 
-def _lazy_zeros(like: Tensor) -> Tensor:
+def lazy_zeros(like: Tensor) -> Tensor:
     """Zeros of the shape, type and device of a tensor [R, D]; on the CPU memory is taken when a row is first written.
 
     `torch.zeros` writes every page. numpy's zeros are the system's untouched pages, large ones where it offers them,
@@ -308,7 +321,7 @@ def _clip(gradients: Sequence[Tensor], limit: float) -> None:
         gradient.mul_(factor.to(gradient.device))
 
 
-def _require_distinct(groups: Sequence[Group]) -> None:
+def _require_distinct(groups: Sequence[Group], blocked: "Sequence[BlockedSgd]") -> None:
     """Raises ValueError where a name, a parameter or a table occurs twice."""
     for name, count in Counter(group.name for group in groups).items():
         if count > 1 or name.startswith("tables."):  # the latter would mix with the names of tables' state
@@ -317,6 +330,7 @@ def _require_distinct(groups: Sequence[Group]) -> None:
     for group in groups:
         members: list[tuple[object, Tensor]] = [(parameter, parameter) for parameter in group.parameters]
         members += [(table, table.weight) for table in group.tables]
+        members += [(sgd.table, sgd.table.weight) for sgd in blocked if sgd.group is group]
         for member, weight in members:
             if id(member) in owners:
                 where = f"{owners[id(member)]!r} and {group.name!r}"

@@ -1,0 +1,127 @@
+"""Label texts as rows, with targets from how often labels occur together (thesis 1.3).
+
+    G_ij = number of train rows that have both i and j, so G_jj is the number of rows of j
+    gandalf (eq. 1.6)   y_ij = G_ij / G_jj ~ P[Y_i | Y_j]                            if that is > delta, else 0
+    glas (eq. 1.8, 1.9) y_ij = sigmoid(S_ij), S_ij = (G_ij / G_jj + G_ij / G_ii) / 2 if S_ij > delta, else 0
+
+i is the label, j the text: gandalf divides by the rows of the text's label, so the text of a rare label points at a
+frequent one and hardly the other way round; glas is symmetric. Labels that never occur together get no target:
+sigmoid(0) = 1/2 for all of them, as the equation has it, would be an L x L array. The self target is 1 for gandalf and
+sigmoid(1) = 0.731 for glas.
+
+G is computed a block of labels at a time and cut at delta at once: memory is one block and the result.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from harness.augment import Frame, Made
+from harness.augment.blocks import blocks
+from harness.augment.choice import chosen_labels, has_text, rows_per_label
+from harness.data.ragged import Ragged
+from harness.progress import progress
+
+if TYPE_CHECKING:
+    from harness.config import AugmentSettings
+
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int32]
+Strength = Callable[[Counts, Counts, Counts], Numbers]
+"""(G_ij, G_jj, G_ii) of pairs, [T] each -> what is compared with delta, [T]."""
+
+_BLOCK = 1 << 22
+"""Products summed up in one block; 8 bytes each before equal pairs are added up."""
+
+
+def gandalf(
+    train: csr_array,
+    train_tokens: Ragged,
+    label_tokens: Ragged,
+    options: "AugmentSettings",
+    generator: np.random.Generator,
+    frame: Frame,
+) -> Made:
+    """A row for every label with a text and a train row; targets P[Y_i | Y_j] above delta."""
+    labels = labels_to_make(train, label_tokens, options, generator, frame)
+    return Made(label_tokens.take(labels), strengths(train, labels, _conditional, options.delta))
+
+
+def glas(
+    train: csr_array,
+    train_tokens: Ragged,
+    label_tokens: Ragged,
+    options: "AugmentSettings",
+    generator: np.random.Generator,
+    frame: Frame,
+) -> Made:
+    """A row for every label with a text and a train row; targets sigmoid(S_ij) where S_ij is above delta."""
+    labels = labels_to_make(train, label_tokens, options, generator, frame)
+    targets = strengths(train, labels, _symmetric, options.delta)
+    targets.data = 1 / (1 + np.exp(-targets.data))
+    return Made(label_tokens.take(labels), targets)
+
+
+def labels_to_make(
+    train: csr_array,
+    label_tokens: Ragged,
+    options: "AugmentSettings",
+    generator: np.random.Generator,
+    frame: Frame,
+) -> NDArray[np.int64]:
+    """Labels that have a text and a train row, or the share of them that the options ask for, increasing."""
+    counts = rows_per_label(train)
+    return chosen_labels(counts, has_text(label_tokens, frame) & (counts > 0), options, generator)
+
+
+def _conditional(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:
+    return np.divide(both, of_text)
+
+
+def _symmetric(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:
+    return 0.5 * (np.divide(both, of_text) + np.divide(both, of_label))
+
+
+def strengths(
+    train: csr_array, labels: NDArray[np.int64], strength: Strength, delta: float, block: int = _BLOCK
+) -> csr_array:
+    """How strongly the texts of `labels` [A] point at every label, where above delta; float32 [A, L].
+
+    Args:
+        train: Positives [N, L], indices sorted and unique.
+        labels: Labels whose texts become rows, each with a train row.
+        strength: From counts to what is compared with delta, in float64: there 1/10 is 0.1, and not above it.
+        delta: Pairs at or below it are left out.
+        block: Products summed up at a time.
+    """
+    pattern = csr_array((np.ones(len(train.indices), np.int32), train.indices, train.indptr), shape=train.shape)
+    rows_of = pattern.T.tocsr()
+    counts = np.diff(rows_of.indptr)
+    # the product of a label's rows with all rows adds up as many ones as these rows have labels
+    work = np.asarray(rows_of @ np.diff(pattern.indptr).astype(np.int64), np.int64)[labels]
+    indices, values, lengths = [], [], []
+    with progress("label co-occurrence", total=len(labels), unit="labels") as advance:
+        for part in blocks(work, block):
+            own = labels[part]
+            both = rows_of[own] @ pattern
+            found = strength(both.data, np.repeat(counts[own], np.diff(both.indptr)), counts[both.indices])
+            kept = found > delta
+            ends = np.concatenate([[0], np.cumsum(kept)])[both.indptr]
+            indices.append(both.indices[kept])
+            values.append(found[kept].astype(np.float32))
+            lengths.append(np.diff(ends))
+            advance(len(own))
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    result = csr_array((_joined(values), _joined(indices), indptr), shape=(len(labels), train.shape[1]))
+    result.sort_indices()
+    return result
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The parts as one array; empties the list, so that only one of several such lists is there twice at a time."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole

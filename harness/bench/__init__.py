@@ -1,0 +1,117 @@
+"""The matrix methods x datasets x seeds, of which only what is missing is run.
+
+    Request -> plan (every fault at once) -> cells -> shelf (done, resumable, missing) -> a process per cell -> records
+
+A cell is done when the folder of runs holds a finished record with the cell's key: the same settings, the same data,
+the same encoder weights, the same metric version. A run of that key which was interrupted is taken up where it stopped.
+Every cell is a process of its own (`python -m harness run`), so that one that crashes takes nothing else down.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.config import RunConfig
+from harness.record import RunRecord
+
+Status = Literal["waiting", "running", "resumed", "done", "failed", "stopped", "running elsewhere"]
+"""`resumed` is running too, from where an earlier process stopped; `stopped` ended because the bench did."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, as typed."""
+
+    methods: str
+    """Names with commas between; `all` for every one, a leading minus leaves one out."""
+    datasets: str
+    seeds: str
+    encoder: str | None = None
+    settings: tuple[str, ...] = ()
+    """`key=value` for all methods, `method:key=value` for one."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the matrix, resolved."""
+
+    config: RunConfig
+    given: dict[str, Any]
+    """The settings the user gave, nested as in `RunConfig`; the process resolves them to `config` again."""
+    key: str
+    """What decides its numbers; see `harness.bench.shelf.key_of`."""
+    name: str
+    """Unique, and safe as a file name."""
+
+    def __str__(self) -> str:
+        return f"{self.config.method} on {self.config.dataset}, seed {self.config.seed}"
+
+
+@dataclass
+class State:
+    """Where a cell stands."""
+
+    cell: Cell
+    status: Status = "waiting"
+    attempt: Literal["new", "resumed"] | None = None
+    """How this bench ran it; None if it did not."""
+    run_id: str | None = None
+    record: RunRecord | None = None
+    seconds: float | None = None
+    """Of the run, as its record has it; of the attempt if it failed."""
+    reason: str = ""
+    """Why it failed or was left alone, in one line; while it runs, the last line it wrote."""
+    began: float = 0.0
+    """When the attempt began, on the monotonic clock."""
+    took: float | None = None
+    """Seconds of the attempt, with the start of its process."""
+    refused: bool = field(default=False, repr=False)
+    """The interrupted run could not be taken up, so the next attempt begins anew."""
+
+    def finish(self, record: RunRecord) -> None:
+        """Marks it done."""
+        self.status, self.reason = "done", ""
+        self.record, self.run_id, self.seconds = record, record.run_id, record.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        config = self.cell.config
+        return {
+            "method": config.method,
+            "dataset": config.dataset,
+            "encoder": config.encoder,
+            "seed": config.seed,
+            "status": self.status,
+            "attempt": self.attempt,
+            "run_id": self.run_id,
+            "metrics": self.record.metrics if self.record else {},
+            "seconds": None if self.seconds is None else round(self.seconds, 3),
+            "reason": self.reason or None,
+        }
+
+
+def log_path(runs: Path, cell: Cell) -> Path:
+    """What the process of a cell writes to standard error, beside the run folders."""
+    return runs / "bench-logs" / f"{cell.name}.log"
+
+
+def summary(states: list[State], seconds: float) -> str:
+    """How the bench ended, in one line."""
+    counts = {status: sum(state.status == status for state in states) for status in ("done", "failed", "stopped")}
+    earlier = sum(state.status == "done" and state.attempt is None for state in states)
+    parts = [f"{counts['done']} of {len(states)} cells done"]
+    parts += [f"{earlier} of them before"] if earlier else []
+    parts += [f"{count} {status}" for status, count in counts.items() if count and status != "done"]
+    for status, words in (("running elsewhere", "running elsewhere"), ("waiting", "not begun")):
+        if count := sum(state.status == status for state in states):
+            parts.append(f"{count} {words}")
+    return f"{', '.join(parts)}; {clock(seconds)}"
+
+
+def clock(seconds: float) -> str:
+    """A duration for people: 42 s, 3:20 min, 1:05:00 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"

@@ -1,0 +1,72 @@
+"""The encoder of Astec (Dahiya et al. 2021): a bag of token vectors and a residual layer, at first the identity.
+
+    v    = Dropout(ReLU(sum_t w(t) E[t] / |w|))          over the tokens t of x, |w|^2 = sum_t w(t)^2
+    f(x) = v + ReLU(A v)                                 A / its spectral norm, A = identity at the start
+
+Published: E from FastText, w tf-idf with rows of unit length. Here: E from the static distillation and w its token
+weights (`harness.model.static`), scaled to unit length per text as well. The layer has no bias, so that a text without
+tokens stays the zero vector. Dropout 0.5 is the paper's.
+"""
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from harness.model.spectral import SpectralMatrix
+from harness.model.static import TokenEncoder, Weighting, distil
+
+VERSION = 1
+"""Bumped whenever the same options would give other vectors."""
+
+
+class AstecEncoder(TokenEncoder):
+    """Weighted bag, ReLU, residual layer; vectors have no negative component and are not of unit length."""
+
+    def __init__(self, table: Tensor, weighting: Weighting, dropout: float, **facts: Any) -> None:
+        """Takes token vectors [V, D]."""
+        super().__init__(table, weighting, **facts)
+        self.dropout = nn.Dropout(dropout)
+        self.residual = SpectralMatrix(torch.eye(self.dim))
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """See `Encoder.forward`; a row whose tokens all weigh nothing gives a zero vector."""
+        features = self.dropout(self.unit_bag(ids, offsets).relu())
+        vectors: Tensor = features + (features @ self.residual().T).relu()
+        return vectors.float()
+
+    def unit_bag(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Sums [B, D] of token vectors whose weights have unit length in every row."""
+        bag = self.bag(ids, offsets)
+        if not len(bag):
+            return bag
+        squares = self.weights.square()[:, None]
+        square = nn.functional.embedding_bag(ids, squares, offsets, mode="sum", include_last_offset=True)
+        return bag / torch.where(square > 0, square, 1.0).sqrt()
+
+
+def load_astec(
+    *,
+    name: str,
+    seed: int,
+    teacher: str = "minilm",
+    dim: Annotated[int, Field(ge=1)] = 256,
+    weighting: Weighting = "zipf+sif",
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5,
+    max_len: int | None = None,
+) -> AstecEncoder:
+    """Astec's encoder on token vectors that are distilled on first use (about a minute on two cores) and cached.
+
+    Args:
+        name: For records.
+        seed: Not used; nothing is drawn.
+        teacher: As for `harness.model.static.load_static`.
+        dim: Principal components kept, D.
+        weighting: Factors of the token weights, in place of tf-idf.
+        dropout: Share of the bag's components dropped in training.
+        max_len: Tokens per text; by default the teacher's.
+    """
+    distilled = distil(teacher, dim, weighting, max_len)
+    facts = distilled.facts(encoder="astec", encoder_version=VERSION, dropout=dropout)
+    return AstecEncoder(distilled.table, weighting, dropout, name=name, **facts)

@@ -1,0 +1,42 @@
+"""Trains a forest with omikuji, in a process of its own; see `harness.model.forest`, which starts this module.
+
+Its one argument is JSON: `data`, `model` and `facts` are paths in one temporary folder, `threads` is a number,
+`settings` are omikuji's hyper-parameters by name, `parent` is the process that waits.
+"""
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from harness.files import write_json
+from harness.repro import peak_memory_gib
+
+
+def main(argument: str) -> None:
+    """Trains on the data file, and saves the model and what the training took."""
+    job = json.loads(argument)
+    threading.Thread(target=end_with_parent, args=(job,), daemon=True).start()
+    omikuji = import_module("omikuji")
+    settings = omikuji.Model.default_hyper_param()
+    for name, value in job["settings"].items():
+        setattr(settings, name, value)
+    omikuji.Model.train_on_data(job["data"], settings, job["threads"]).save(job["model"])
+    write_json(Path(job["facts"]), {"peak_memory_gib": round(peak_memory_gib(), 3)})
+
+
+def end_with_parent(job: dict[str, Any]) -> None:
+    """Ends this process and removes its files when nobody waits for them any more."""
+    while os.getppid() == job["parent"]:
+        time.sleep(0.5)
+    shutil.rmtree(Path(job["data"]).parent, ignore_errors=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,207 @@
+"""What the papers report, row by row, and the settings that come nearest to each row.
+
+`methods/published/<table>.yaml` holds one printed table: its figures as printed (null for a dash), what the paper left
+unsaid, and per row the method and settings of this harness. A row whose method is not here keeps its figures and says
+so under `absent`. A row of one dataset is named `<table>/<row>`, for example `thesis-2.2/unidec/lf-amazon-131k`.
+As a config layer a row lies above the dataset's card and below the command line.
+"""
+
+import difflib
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from harness import metrics
+from harness.config import Layer
+from harness.data.card import describe_faults
+from harness.errors import UserError, unknown_name
+from harness.method import METHOD_FOLDER
+from harness.yaml import read_yaml
+
+PUBLISHED_FOLDER = METHOD_FOLDER / "published"
+
+COLUMNS = {
+    "d": "size of the vectors that are searched",
+    "|Q_B|": "queries in a batch",
+    "|L_B|": "labels in the pool of a batch",
+    "positives": "mean number of positives of a query in the pool",
+    "memory GB": "memory of all GPUs together",
+    "hours": "training time",
+    "GPU": "number and kind of GPUs",
+}
+"""Columns of the papers' tables beside the metrics of `harness.metrics`."""
+
+Figure = int | float | str | None
+"""A cell as printed; None for a dash or for digits that cannot be read."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class PublishedRow(_Frozen):
+    """One printed row for one dataset."""
+
+    table: str
+    """Filled in on reading."""
+    row: str = Field(pattern=r"^[a-z0-9][a-z0-9./-]*$")
+    """Unique in the table; ends in the dataset's name."""
+    label: str
+    """The method as printed."""
+    dataset: str
+    method: str | None
+    """A method or preset of this harness."""
+    view: Literal["concat", "de", "clf"] | None = None
+    """Which scorer of the method the figures belong to."""
+    settings: dict[str, Any] = {}
+    """Published settings, over the method's and the card's: run settings and knobs."""
+    results: dict[str, Figure]
+    unsaid: list[str] = []
+    """What the paper left open about this row."""
+    slip: str = ""
+    """Why these figures cannot be right as printed, or contradict others; such a row is never a target."""
+    unreadable: list[str] = []
+    """Columns whose digits cannot be read in the source at hand; their figure is null."""
+    nearest: str = ""
+    """In what respect the settings are not the paper's method but the nearest thing here."""
+    absent: str = ""
+    """Why there is no method for this row."""
+
+    @property
+    def name(self) -> str:
+        """What `--published` takes."""
+        return f"{self.table}/{self.row}"
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> "PublishedRow":
+        if not self.row.endswith(f"/{self.dataset}"):
+            raise ValueError(f"row {self.row!r} must end in /{self.dataset}")
+        if (self.method is None) != bool(self.absent):
+            raise ValueError(f"row {self.row!r}: give either a method, or say under `absent` why there is none")
+        if self.method is None and (self.settings or self.view or self.nearest):
+            raise ValueError(f"row {self.row!r} has no method, so it has no settings, view or nearest either")
+        read = [column for column in self.unreadable if self.results.get(column) is not None]
+        if read:
+            raise ValueError(f"row {self.row!r}: {', '.join(read)}: a figure that cannot be read is null")
+        return self
+
+
+class PublishedTable(_Frozen):
+    """One table of a paper; the file's stem is its name."""
+
+    table: str
+    source: str
+    caption: str
+    """What it compares, in our words."""
+    metrics: list[str]
+    """Its columns: metrics of `harness.metrics` or `COLUMNS`."""
+    unsaid: list[str]
+    """What the paper left open about all rows."""
+    rows: list[PublishedRow] = Field(min_length=1)
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_columns(cls, columns: list[str]) -> list[str]:
+        known = [*COLUMNS, *metrics.names(metrics.DEFAULT_KS, weighted=True)]
+        for column in columns:
+            if column not in known:
+                raise ValueError(str(unknown_name("column", column, known)))
+        return columns
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "PublishedTable":
+        twice = [row for row, count in Counter(row.row for row in self.rows).items() if count > 1]
+        if twice:
+            raise ValueError(f"rows named twice: {', '.join(twice)}")
+        for row in self.rows:
+            if list(row.results) != self.metrics:
+                raise ValueError(f"row {row.row!r}: results must have the columns {', '.join(self.metrics)}, in order")
+        return self
+
+    @property
+    def datasets(self) -> list[str]:
+        """Datasets of the table, in order of appearance."""
+        return list(dict.fromkeys(row.dataset for row in self.rows))
+
+
+def read_table(path: Path) -> PublishedTable:
+    """Parses one file; all faults of its form are reported together."""
+    values = read_yaml(path)
+    rows = values.get("rows")
+    if isinstance(rows, list):
+        values["rows"] = [{**row, "table": path.stem} if isinstance(row, dict) else row for row in rows]
+    try:
+        table = PublishedTable.model_validate(values)
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, str(path), PublishedTable))) from error
+    if table.table != path.stem:
+        raise UserError(f"{path}: table is {table.table!r} but the file is called {path.stem!r}; make them equal")
+    return table
+
+
+def table_paths() -> dict[str, Path]:
+    """Every table's file by name."""
+    return {path.stem: path for path in sorted(PUBLISHED_FOLDER.glob("*.yaml"))}
+
+
+@cache
+def published_table(name: str) -> PublishedTable:
+    """One table by name; nothing else is read."""
+    paths = table_paths()
+    if name not in paths:
+        raise unknown_name("published table", name, paths)
+    return read_table(paths[name])
+
+
+def published_tables() -> dict[str, PublishedTable]:
+    """All tables by name."""
+    return {name: published_table(name) for name in table_paths()}
+
+
+def published_row(name: str) -> PublishedRow:
+    """A row by `<table>/<row>`, or an error that names the nearest one."""
+    table, _, wanted = name.partition("/")
+    rows = {row.row: row for row in published_table(table).rows}
+    if wanted in rows:
+        return rows[wanted]
+    near = difflib.get_close_matches(wanted, rows, n=1) or list(rows)[:1]
+    hint = f"did you mean {table}/{near[0]}?" if wanted else f"name a row of it, for example {table}/{near[0]};"
+    raise UserError(f"table {table} has no row {wanted!r}; {hint} `harness ls published` lists all")
+
+
+def results(table: str, dataset: str) -> dict[str, dict[str, Figure]]:
+    """Printed figures of a table for one dataset, by row without the dataset's name; empty where it has none."""
+    rows = [row for row in published_table(table).rows if row.dataset == dataset]
+    return {row.row.removesuffix(f"/{dataset}"): dict(row.results) for row in rows}
+
+
+def layer(row: PublishedRow) -> Layer:
+    """The settings of a row, for `harness.run.resolve_config`."""
+    if row.method is None:
+        raise UserError(f"{row.name} cannot be run: {row.absent}")
+    return Layer(f"published {row.name}", {"method": row.method, "dataset": row.dataset, **row.settings})
+
+
+def implausible(row: PublishedRow) -> list[str]:
+    """What is wrong with the figures of a row; a row marked as a slip is let through.
+
+    Percentages lie between 0 and 100 and C@k cannot fall with k. P@k could rise with k, but does so in no table of
+    these papers, so that a rise is a mistyped digit.
+    """
+    if row.slip:
+        return []
+    faults = []
+    percentages = {column: value for column, value in row.results.items() if column not in COLUMNS}
+    for column, value in percentages.items():
+        if value is not None and not (isinstance(value, int | float) and 0 <= value <= 100):
+            faults.append(f"{row.name}: {column} is {value!r}; expected a percentage")
+    for family, rising in (("P", False), ("C", True)):
+        known = [(c, v) for c, v in percentages.items() if c.startswith(f"{family}@") and isinstance(v, int | float)]
+        for (first, before), (second, after) in pairwise(known):
+            if (after < before) if rising else (after > before):
+                faults.append(f"{row.name}: {second} {after} after {first} {before}; mistyped?")
+    return faults

@@ -1,0 +1,183 @@
+"""One-vs-all over all labels, in blocks of labels: the classifier of Renee (Jain et al. 2023).
+
+    loss = sum over queries i and labels l of softplus(s_il) - y_il s_il          s = x Psi^T  [B, L]
+    G = sigmoid(s) - y          dx = G Psi          dPsi = G^T x
+
+A block of labels is scored, turned into its part of G in place, multiplied into dx and at once into the update of its
+rows of Psi, and forgotten; no array of B x L exists. Targets y are 1, or anything in (0, 1]; filter pairs have G = 0.
+What is minimised is the sum, not the mean: with a mean over millions of pairs nothing moves. Only the reported value is
+divided by the number of queries.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from harness.batching import LabelSpace
+from harness.data.ragged import Ragged
+from harness.model.heads import Classifier, TwoHeads
+from harness.repro import stream_seed
+from harness.train import Batch
+from harness.train.blocked import BlockedSgd, add_product
+from harness.train.caching import BatchEncoding
+from harness.train.optim import Optimiser
+from harness.train.settings import OptimSettings
+from harness.train.timing import Timer
+
+
+def label_block(device: str) -> int:
+    """How many labels to score at once where nobody says.
+
+    On two cores the time of a step is flat from 1,024 to 4,096, batches of 128 and of 512 alike: below, calls cost;
+    above, scores leave the cache between two passes. A CUDA device waits for its next kernel unless blocks are large.
+    """
+    return 65_536 if device.startswith("cuda") else 2048
+
+
+@dataclass
+class OneVsAll:
+    """Encode a batch, go through all labels block by block, send the gradient of the queries back."""
+
+    model: TwoHeads
+    queries: Ragged
+    """Tokens of the train rows, [N]."""
+    classifier: BlockedSgd
+    """Over the classifier's table; it is updated here, not by the optimiser, which only schedules and saves it."""
+    optimiser: Optimiser
+    settings: OptimSettings
+    device: str
+    seed: int
+    label_block: int
+    loss_rows: int | None = None
+    """Queries of a batch whose loss is measured, the first ones; None for all. Gradients are of all."""
+    _scores: Tensor = field(init=False, default_factory=lambda: torch.empty(0))
+    """Memory of one block of scores, kept from step to step."""
+
+    def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
+        """Updates the classifier, leaves the gradients of the summed loss in the encoder; returns the loss a query."""
+        space, head = batch.pool, self.model.classifier
+        assert isinstance(space, LabelSpace)
+        assert isinstance(head, Classifier)
+        with timer.part("gather"):
+            texts = self.queries.take(batch.rows)
+            pairs = KnownPairs.of(space, self._loss_rows(space.rows), self.device)
+        with self._autocast(), timer.part("encode"):
+            encoding = BatchEncoding(
+                self.model.encoder,
+                texts,
+                self.device,
+                self.settings.micro_batch_tokens,
+                lambda chunk: stream_seed(self.seed, "dropout", batch.step, chunk + 1),
+                cache=self.settings.gradient_cache,
+            )
+            torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
+            vectors = head(encoding.vectors)
+        with timer.part("loss"):
+            rate = self.optimiser.learning_rates(batch.step)[self.classifier.group.name]
+            loss, gradient = self._all_labels(vectors.detach(), space, pairs, rate)
+        with timer.part("backward"):
+            torch.autograd.backward(vectors, gradient)
+        with self._autocast(), timer.part("encode"):
+            encoding.backward()
+        return {"loss": float(loss) / max(1, self._loss_rows(space.rows))}
+
+    @torch.no_grad()
+    def _all_labels(self, x: Tensor, space: LabelSpace, pairs: "KnownPairs", rate: float) -> tuple[Tensor, Tensor]:
+        """Goes through all labels; returns the loss of the measured queries and dx [B, D].
+
+        Args:
+            x: Query vectors, [B, D].
+            space: All labels.
+            pairs: Its known pairs.
+            rate: Learning rate of the classifier.
+        """
+        loss, gradient, measured = x.new_zeros(()), torch.zeros_like(x), self._loss_rows(len(x))
+        table, factor = self.classifier.table.weight, x.to(self._product_type)
+        for start in range(0, space.size, self.label_block):
+            stop = min(start + self.label_block, space.size)
+            # The transpose: a block is contiguous whatever B is, and its pairs are in the order of memory.
+            weight, scores = table[start:stop].to(factor.dtype), self._scratch(stop - start, x)
+            _multiply(weight, factor.T, scores)
+            known, ignored = pairs.in_block(space, start, stop)
+            flat = scores.view(-1)
+            flat.index_fill_(0, ignored, -torch.inf)
+            loss += softplus(scores[:, :measured]).sum() - flat[known.place].dot(known.measured)
+            scores.sigmoid_()
+            flat.index_add_(0, known.place, known.target, alpha=-1)
+            part = scores.to(factor.dtype)
+            add_product(gradient, part.T, weight)  # before the weights change
+            self.classifier.update(start, stop, part, factor, rate)
+        return loss, gradient
+
+    def _scratch(self, labels: int, x: Tensor) -> Tensor:
+        """Memory for the scores [labels, B] of a block."""
+        needed = min(self.label_block, len(self.classifier.table.weight)) * len(x)
+        if self._scores.numel() < needed:
+            self._scores = x.new_empty(needed)
+        return self._scores[: labels * len(x)].view(labels, len(x))
+
+    def _loss_rows(self, rows: int) -> int:
+        return rows if self.loss_rows is None else min(rows, self.loss_rows)
+
+    @property
+    def _product_type(self) -> torch.dtype:
+        """Type of the factors of the three products; sums, weights and momentum are float32."""
+        wanted = self.settings.precision
+        half = wanted == "bfloat16" or (wanted == "auto" and self.device.startswith("cuda"))
+        return torch.bfloat16 if half else torch.float32
+
+    def _autocast(self) -> torch.autocast:
+        half = self._product_type == torch.bfloat16
+        return torch.autocast(self.device.partition(":")[0], dtype=torch.bfloat16, enabled=half)
+
+
+@dataclass(frozen=True)
+class Positives:
+    """Positive pairs, of a batch or of a block of labels."""
+
+    place: Tensor
+    """Where their scores are: label x B + query, counted from the first label of the block; [T], increasing."""
+    target: Tensor
+    """y, [T]."""
+    measured: Tensor
+    """y where the query's loss is measured, 0 elsewhere; [T]."""
+
+
+@dataclass(frozen=True)
+class KnownPairs:
+    """The known pairs of a batch as places in the transposed scores [L, B]."""
+
+    positives: Positives
+    ignored: Tensor
+    """Places of the filter pairs, [F]."""
+    rows: int
+    """B."""
+
+    @classmethod
+    def of(cls, space: LabelSpace, loss_rows: int, device: str) -> "KnownPairs":
+        """Takes the pairs of a batch to a device; the loss is measured on its first `loss_rows` queries."""
+        place, ignored = (
+            torch.from_numpy(label * space.rows + query).to(device)
+            for label, query in ((space.label, space.query), (space.ignored_label, space.ignored_query))
+        )
+        measured = np.where(space.query < loss_rows, space.target, np.float32(0))
+        targets = (torch.from_numpy(target).to(device) for target in (space.target, measured))
+        return cls(Positives(place, *targets), ignored, space.rows)
+
+    def in_block(self, space: LabelSpace, start: int, stop: int) -> tuple[Positives, Tensor]:
+        """The positive and the ignored pairs of labels start <= l < stop."""
+        known, ignored = space.block(start, stop)
+        first, whole = start * self.rows, self.positives
+        part = Positives(whole.place[known] - first, whole.target[known], whole.measured[known])
+        return part, self.ignored[ignored] - first
+
+
+def _multiply(left: Tensor, right: Tensor, result: Tensor) -> None:
+    """Writes left @ right into `result` [n, B], which may have a wider type than the factors."""
+    if left.dtype == result.dtype:
+        torch.mm(left, right, out=result)
+    else:
+        result.copy_(left @ right)

@@ -1,0 +1,181 @@
+"""How a bench treats processes that fail, die, hang or are told to stop.
+
+A small script stands in for `harness run`, which needs seconds to import torch; one test goes through the real thing
+from kill to comparison.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.bench import Cell, Request, loop
+from harness.bench.plan import plan
+from harness.files import read_json
+from harness.record import read_record
+from tests.bench_cells import TINY, answer, cut_off, finished, request, statuses
+from tests.commands import call
+from tests.training_runs import DATASET
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what runs in place of `harness run`, by method and, for an attempt to take up, by `resume`."""
+
+    def install(**scripts: str) -> None:
+        def command(cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path) -> list[str]:
+            return [sys.executable, "-S", "-c", scripts["resume" if resume else cell.config.method.replace("-", "_")]]
+
+        monkeypatch.setattr(loop, "command", command)
+
+    return install
+
+
+def test_cells_that_end_badly_do_not_stop_the_others(
+    workspace: Path, stand_in: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, folder = finished(plan(request())[0])
+    shutil.move(folder, workspace / "kept")
+    stand_in(
+        depsl="import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        depsl_v1=f"import sys; sys.exit('first\\nerror: parabel needs the extra in {workspace}/x\\n  more')",
+        unidec="raise ValueError('boom')",
+        unidec_v1="print('{}')",
+        unidec_thesis=f"print(open({str(workspace / 'kept' / 'record.json')!r}).read())",
+        zeroshot=f"print(open({str(workspace / 'kept' / 'record.json')!r}).read())",
+    )
+    names = ["depsl", "depsl-v1", "unidec", "unidec-v1", "unidec-thesis", "zeroshot"]
+    rows = answer("--methods", ",".join(names), *TINY, "--workers", "3", capsys=capsys, code=1)
+    assert [row["method"] for row in rows] == names
+    assert [row["status"] for row in rows] == ["failed"] * 5 + ["done"]
+    assert rows[0]["reason"] == "ended by SIGKILL; the system does that when memory runs out"
+    assert rows[1]["reason"] == "parabel needs the extra in $HARNESS_HOME/x"
+    assert rows[2]["reason"] == "ValueError: boom"
+    assert rows[3]["reason"] == "ended with exit code 0"
+    assert "changed meanwhile" in rows[4]["reason"]  # the record of another cell
+    assert (rows[5]["run_id"], rows[5]["attempt"]) == (record.run_id, "new")
+    assert call("bench", "--methods", "zeroshot,depsl,unidec", *TINY) == 1  # what failed is tried again
+    shown = capsys.readouterr()
+    assert f"failed: depsl on {DATASET}, seed 0: ended by SIGKILL" in shown.out
+    assert "1 of 3 cells done, 2 failed" in shown.out
+    lines = [line for line in shown.err.splitlines() if "zeroshot" in line]
+    assert [line.partition(": ")[2].partition(",")[0] for line in lines] == ["running", "done"]
+    log = next((workspace / "runs" / "bench-logs").glob("unidec-synthetic*.log"))
+    assert "Traceback" in log.read_text()
+    assert str(log) in shown.out
+
+
+def test_a_run_that_cannot_be_taken_up_is_begun_anew(
+    workspace: Path, stand_in: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = finished(plan(request())[0])
+    shutil.copytree(folder, workspace / "kept")
+    cut_off(folder)
+    good = f"print(open({str(workspace / 'kept' / 'record.json')!r}).read())"
+    stand_in(resume="import sys; print('error: other weights', file=sys.stderr); sys.exit(2)", zeroshot=good)
+    (row,) = answer("--methods", "zeroshot", *TINY, capsys=capsys)
+    assert (row["status"], row["attempt"], row["reason"]) == ("done", "new", None)
+
+
+def when(happened: Callable[[], object], act: Callable[[], object]) -> threading.Thread:
+    """Does something as soon as something has happened."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + 120
+        while not happened() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        act()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_process_that_does_not_stop_is_killed(
+    number: signal.Signals,
+    code: int,
+    tmp_path: Path,
+    stand_in: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """fault 6"""
+    ready = tmp_path / "ready"
+    deaf = f"""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open({str(ready)!r}, "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+    stand_in(zeroshot=deaf)
+    monkeypatch.setattr(loop, "STOP_SECONDS", 0.3)
+    before = signal.getsignal(number)
+    watcher = when(lambda: ready.exists() and ready.read_text(), lambda: os.kill(os.getpid(), number))
+    rows = answer("--methods", "zeroshot", "--seeds", "0,1", *TINY, capsys=capsys, code=code)
+    watcher.join()
+    assert [row["status"] for row in rows] == ["stopped", "waiting"]
+    assert "SIGKILL" in rows[0]["reason"]
+    assert signal.getsignal(number) == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ready.read_text()), 0)
+
+
+def test_from_kill_and_ctrl_c_to_comparison(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """faults 1, 5, 6 and 70: real processes; what was cut off twice ends as if it never had been."""
+    settings = ["epochs=8", "batch_size=60", "lr_heads=1e-3", "checkpoint.min_seconds=0", "ks=[1, 5]"]
+    matrix = [part for setting in settings[:3] for part in ("--set", f"depsl:{setting}")]
+    matrix += [part for setting in settings[3:] for part in ("--set", setting)]
+    matrix = ["--methods", "depsl,zeroshot", *TINY, *matrix]
+    runs = workspace / "runs"
+
+    def steps() -> int:
+        return max((int(path.name[5:]) for path in runs.glob("*/checkpoints/step-*")), default=0)
+
+    def kill() -> None:
+        (lock,) = runs.glob(".*-depsl-*.lock")
+        os.kill(read_json(lock)["pid"], signal.SIGKILL)
+
+    watcher = when(steps, kill)
+    depsl, zeroshot = answer(*matrix, capsys=capsys, code=1)
+    watcher.join()
+    assert (depsl["status"], zeroshot["status"]) == ("failed", "done")
+    assert depsl["reason"].startswith("ended by SIGKILL")
+    assert statuses(*matrix, capsys=capsys) == ["resumable", "done"]
+
+    saved = steps()
+    watcher = when(lambda: steps() > saved, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert call("bench", *matrix) == 130
+    watcher.join()
+    shown = capsys.readouterr()
+    assert "stopped by SIGINT; to go on, give the same command again" in shown.err
+    assert f"depsl on {DATASET}, seed 0: resumed" in shown.err
+    assert "1 of 2 cells done, 1 of them before, 1 stopped" in shown.out
+    assert read_record(runs / depsl["run_id"]).status == "killed"
+
+    assert call("bench", *matrix) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 2 cells done, 1 of them before" in shown
+    assert "compare     python -m harness report" in shown
+    again, untouched = answer(*matrix, capsys=capsys)
+    assert (again["run_id"], again["attempt"], untouched["run_id"]) == (depsl["run_id"], None, zeroshot["run_id"])
+    record = read_record(runs / depsl["run_id"])
+    assert len(record.resumed) == 2
+    whole, _ = finished(plan(Request("depsl", DATASET, "0", "tiny", tuple(settings)))[0])
+    assert record.metrics == whole.metrics
+    for path in runs.glob("*/*.json*"):
+        assert str(workspace.parent) not in path.read_text(), path
+    assert read_json(runs / depsl["run_id"] / "config.json")["origins"]["params.lr_heads"] == "bench.json"
