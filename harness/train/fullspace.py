@@ -11,10 +11,9 @@ At any moment the activations of one block of labels and its scores [B, C] exist
 pass dropped. A transformer's labels are taken in order of length, and a block has at most `micro_batch_tokens` tokens.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
 from harness.train.caching import BatchEncoding
+from harness.train.precision import autocast
 from harness.train.settings import OptimSettings
 from harness.train.timing import Timer
 
@@ -81,7 +81,7 @@ class FullSpace:
             texts = self.queries.take(batch.rows)
             query, share, blocks = located(space, self._order, self.device)
             loss = self._streamed(space, query, share)
-        with self._precision(), timer.part("encode"):
+        with autocast(self.settings, self.device), timer.part("encode"):
             encoding = BatchEncoding(
                 self.model.encoder,
                 texts,
@@ -97,7 +97,7 @@ class FullSpace:
         gradient = self._send_back(loss, totals, blocks, scaled, batch.step, timer)
         with timer.part("backward"):
             torch.autograd.backward(queries, gradient)
-        with self._precision(), timer.part("encode"):
+        with autocast(self.settings, self.device), timer.part("encode"):
             encoding.backward()
         return {"loss": float(totals.loss)}
 
@@ -136,7 +136,8 @@ class FullSpace:
 
     def _encoded(self, index: int, step: int, timer: Timer) -> Tensor:
         """Vectors [C, D] of the labels of a block."""
-        with self._precision(), timer.part("encode"):
+        # entered anew for every block, because autocast remembers weights that it converted without a graph
+        with autocast(self.settings, self.device), timer.part("encode"):
             torch.manual_seed(stream_seed(self.seed, "dropout", step, 0, index))
             encoded = self.model.encoder(*to_tensors(self._order.texts(index), self.device))
             vectors: Tensor = self.model.retrieval(encoded.float()).float()
@@ -158,16 +159,6 @@ class FullSpace:
     def _scale(self) -> float:
         """What a product <q, z> is multiplied with."""
         return (self.alpha if self.loss == "soft-topk" else 1.0) / self.temperature
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        """As in `harness.train.psl`: scores, losses and weights stay float32.
-
-        Entered anew for every block, because autocast remembers weights it converted without a graph.
-        """
-        wanted = self.settings.precision
-        if wanted == "bfloat16" or (wanted == "auto" and self.device.startswith("cuda")):
-            return torch.autocast(self.device.partition(":")[0], dtype=torch.bfloat16)
-        return nullcontext()
 
 
 @dataclass(frozen=True)

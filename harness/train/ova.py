@@ -24,6 +24,7 @@ from harness.train import Batch
 from harness.train.blocked import BlockedSgd, add_product
 from harness.train.caching import BatchEncoding
 from harness.train.optim import Optimiser
+from harness.train.precision import autocast, product_type
 from harness.train.settings import OptimSettings
 from harness.train.timing import Timer
 
@@ -64,7 +65,7 @@ class OneVsAll:
         with timer.part("gather"):
             texts = self.queries.take(batch.rows)
             pairs = KnownPairs.of(space, self._loss_rows(space.rows), self.device)
-        with self._autocast(), timer.part("encode"):
+        with autocast(self.settings, self.device), timer.part("encode"):
             encoding = BatchEncoding(
                 self.model.encoder,
                 texts,
@@ -80,7 +81,7 @@ class OneVsAll:
             loss, gradient = self._all_labels(vectors.detach(), space, pairs, rate)
         with timer.part("backward"):
             torch.autograd.backward(vectors, gradient)
-        with self._autocast(), timer.part("encode"):
+        with autocast(self.settings, self.device), timer.part("encode"):
             encoding.backward()
         return {"loss": float(loss) / max(1, self._loss_rows(space.rows))}
 
@@ -95,7 +96,7 @@ class OneVsAll:
             rate: Learning rate of the classifier.
         """
         loss, gradient, measured = x.new_zeros(()), torch.zeros_like(x), self._loss_rows(len(x))
-        table, factor = self.classifier.table.weight, x.to(self._product_type)
+        table, factor = self.classifier.table.weight, x.to(product_type(self.settings, self.device))
         for start in range(0, space.size, self.label_block):
             stop = min(start + self.label_block, space.size)
             # The transpose: a block is contiguous whatever B is, and its pairs are in the order of memory.
@@ -121,17 +122,6 @@ class OneVsAll:
 
     def _loss_rows(self, rows: int) -> int:
         return rows if self.loss_rows is None else min(rows, self.loss_rows)
-
-    @property
-    def _product_type(self) -> torch.dtype:
-        """Type of the factors of the three products; sums, weights and momentum are float32."""
-        wanted = self.settings.precision
-        half = wanted == "bfloat16" or (wanted == "auto" and self.device.startswith("cuda"))
-        return torch.bfloat16 if half else torch.float32
-
-    def _autocast(self) -> torch.autocast:
-        half = self._product_type == torch.bfloat16
-        return torch.autocast(self.device.partition(":")[0], dtype=torch.bfloat16, enabled=half)
 
 
 @dataclass(frozen=True)

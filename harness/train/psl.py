@@ -9,7 +9,6 @@ positive a query (DPR, DEXML, NGAME) are the same with `drawn_only`: what a quer
 no part.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
@@ -25,6 +24,7 @@ from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
 from harness.train.caching import BatchEncoding
+from harness.train.precision import autocast
 from harness.train.settings import OptimSettings, Positive, Share
 from harness.train.timing import Timer
 
@@ -90,7 +90,7 @@ class PickSomeLabels:
             texts = self.queries.take(batch.rows).joined(self.labels.take(pool.labels[: pool.shared]))
             masks = masks_of(pool, self.device, self.drawn_only)
             rows = self._classifier_rows(pool)
-        with self._precision(), timer.part("encode"):
+        with autocast(self.settings, self.device), timer.part("encode"):
             encoding = BatchEncoding(
                 self.model.encoder,
                 texts,
@@ -99,13 +99,13 @@ class PickSomeLabels:
                 lambda chunk: stream_seed(self.seed, "dropout", batch.step, chunk + 1),
                 cache=self.settings.gradient_cache,
             )
-        with self._precision(), timer.part("loss"):
+        with autocast(self.settings, self.device), timer.part("loss"):
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
             encoded = encoding.vectors
             parts = self._parts(encoded[: len(batch.rows)], encoded[len(batch.rows) :], rows, masks)
         with timer.part("backward"):
             torch.autograd.backward(parts["loss"])
-        with self._precision(), timer.part("encode"):
+        with autocast(self.settings, self.device), timer.part("encode"):
             encoding.backward()
         return {name: float(part.detach()) for name, part in parts.items()}
 
@@ -148,13 +148,6 @@ class PickSomeLabels:
             )
             contrast = contrast + settings.bce_weight * parts["loss_bce"]
         return {"loss": settings.balance * dual + (1 - settings.balance) * contrast, **parts}
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        """bfloat16 in encoder and heads where the device has it; scores, losses and weights stay float32."""
-        wanted = self.settings.precision
-        if wanted == "bfloat16" or (wanted == "auto" and self.device.startswith("cuda")):
-            return torch.autocast(self.device.partition(":")[0], dtype=torch.bfloat16)
-        return nullcontext()
 
 
 def logits(queries: Tensor, labels: Tensor, temperature: float) -> Tensor:
