@@ -47,7 +47,7 @@ class Params(OptimSettings):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     label_block: Count | None = None
     loss_rows: Count | None = 64
-    warm_epochs: Annotated[int, Field(ge=0)] = 0
+    warm_epochs: Annotated[int, Field(ge=0)] = 10
     warm_batch_size: Count = 1024
     warm_lr_encoder: Positive | None = None
 

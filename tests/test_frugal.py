@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import gelu
 
 from harness.data.ragged import Ragged
 from harness.data.tokens import tokenize
@@ -44,7 +45,7 @@ def make(name: str, teacher: str, **options: Any) -> TokenEncoder:
     with torch.no_grad():
         for parameter in encoder.parameters():
             if parameter.requires_grad:
-                parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw))
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
     return encoder
 
 
@@ -113,20 +114,16 @@ def inception_by_hand(encoder: InceptionEncoder, words: NDArray[np.int64]) -> Te
     first, second = encoder.attention_weights
     h = x + first * ((x @ x.T) @ (one @ x))
     y = (h.T + second * ((h.T @ x) @ (two @ h.T))).T
-    mixed = settle(nn.functional.gelu(encoder.mix.weight[:, :, 0] @ y + encoder.mix.bias[:, None]))
+    mixed = gelu(encoder.mix.weight[:, :, 0] @ (y * x.shape[1] ** 0.5) + encoder.mix.bias[:, None])
     parts = []
     for width, kernel, bias in zip((4, 8, 16), encoder.kernels, encoder.kernels_bias.view(3, -1), strict=True):
         margin = 2 * (width // 4 - 1)
         around = nn.functional.pad(mixed[None], (margin, margin), mode="circular") if margin else mixed[None]
         parts.append(nn.functional.conv1d(around, kernel, bias, stride=4)[0])
-    joined = encoder.join(settle(nn.functional.gelu(torch.cat(parts)))[None])[0]
-    hidden = settle(nn.functional.gelu(joined)).flatten()
-    last = settle(nn.functional.gelu(encoder.residual.weight @ hidden + encoder.residual.bias))
-    return (hidden + last) / encoder.dim**0.5
-
-
-def settle(values: Tensor) -> Tensor:
-    return (values - values.mean()) / (values.var(correction=0) + 1e-5).sqrt()
+    joined = encoder.join(gelu(torch.cat(parts))[None])[0]
+    hidden = gelu(joined).flatten()
+    last = gelu(encoder.residual.weight @ hidden + encoder.residual.bias)
+    return hidden + last
 
 
 def test_astec_is_its_definition(teacher: str) -> None:
@@ -358,7 +355,7 @@ def test_pairs_of_rows_do_not_mix(teacher: str) -> None:
         ids, offsets = to_tensors(tokens_of(encoder), "cpu")
         together = encoder(ids, offsets)
         alone = [encoder(ids[a:b], torch.tensor([0, b - a]))[0] for a, b in pairwise(offsets.tolist())]
-        torch.testing.assert_close(together, torch.stack(alone), atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(together, torch.stack(alone), atol=5e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)

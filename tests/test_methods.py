@@ -37,7 +37,7 @@ CONTRACT: dict[str, dict[str, Any]] = {
     "dpr": MINED,
     "ngame": {"batch_size": 48, "epochs": 12, "classifier_batch_size": 48, "classifier_epochs": 6, **RATES},
     "parabel": {},
-    "renee": {"batch_size": 48, "epochs": 12, "label_block": 16, **RATES},
+    "renee": {"batch_size": 48, "epochs": 12, "label_block": 16, "warm_epochs": 3, "warm_batch_size": 48, **RATES},
     "tfidf-knn": {},
     "unidec": UNIFIED,
     "unidec-thesis": UNIFIED,

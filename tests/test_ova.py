@@ -333,7 +333,14 @@ def small_inputs(said: list[str], **changes: Any) -> Inputs:
 
 def test_renee_learns_and_reports_its_learning_rates() -> None:
     said: list[str] = []
-    settings = {"batch_size": 8, "epochs": 40, "dropout": 0.0, "lr_classifier": 1.0, "lr_encoder": 0.1}
+    settings = {
+        "warm_epochs": 0,
+        "batch_size": 8,
+        "epochs": 40,
+        "dropout": 0.0,
+        "lr_classifier": 1.0,
+        "lr_encoder": 0.1,
+    }
     parts = METHOD.build(small_inputs(said), METHOD.params.model_validate({**settings, "loss_rows": None}))
     (stage,) = parts.stages()
     assert isinstance(parts.model, TwoHeads)
