@@ -1,8 +1,8 @@
 """One resolved configuration per run, and where each value came from.
 
 Layers, later wins: schema defaults < methods/<method>.yaml < the card's `defaults` and `recommended[method]` < a row
-of a published table < a config file < the command line. Every layer is checked against the same schema; an unknown key is
-an error that names the nearest one, and all faults of all layers are reported together, each with its origin.
+of a published table < a config file < the command line. Every layer is checked against the same schema; an unknown key
+is an error that names the nearest one, and all faults of all layers are reported together, each with its origin.
 """
 
 import difflib

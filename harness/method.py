@@ -114,6 +114,8 @@ class Inputs:
     seed: int
     warn: Callable[[str], None]
     """Takes one line about a setting that cannot have the effect one would expect."""
+    own: "Inputs | None" = None
+    """The same without made rows, where there are any."""
     soft: bool = False
     """The values of `train` are targets in (0, 1]; otherwise every stored pair is a whole positive."""
 

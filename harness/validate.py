@@ -36,6 +36,10 @@ def check_card(path: Path) -> None:
     card = read_card(path)
     resolve_layers([Layer(f"{path}: defaults", card.defaults)], Settings)
     for name, settings in card.recommended.items():
+        if any(key.startswith("lr_") for key in settings) and "encoder" not in settings:
+            raise UserError(
+                f"{path}: recommended.{name}: a learning rate belongs to an encoder; name it beside the rate"
+            )
         if name in methods():
             layer = Layer(f"{path}: recommended.{name}", settings)
             resolve_layers([method_layer(name), layer], load_method(name).params)

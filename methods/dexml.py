@@ -4,7 +4,8 @@
     hnm         plus mined hard negatives, from epoch `random_epochs` on
     full        all L labels: `harness.train.fullspace`
 
-`loss: soft-topk` draws up to five positives and asks for them among the top five; see `harness.loss.topk`.
+`loss: soft-topk` draws up to `topk` positives and asks for them among the best `topk`; see `harness.loss.topk`. In the
+full regime pools, batches of similar queries and hard negatives have no place, nor have their knobs.
 """
 
 from typing import Annotated, Literal
@@ -28,6 +29,7 @@ class Params(PlainParams):
 
     regime: Literal["in-batch", "hnm", "full"] = "full"
     grad_cache_size: Annotated[int, Field(ge=1)] = 4096
+    topk: Annotated[int, Field(ge=1)] = 5
 
     @field_validator("loss")
     @classmethod
@@ -54,10 +56,13 @@ def build(inputs: Inputs, params: Params) -> Parts:
 
 def make_stage(inputs: Inputs, params: Params, model: TwoHeads) -> Stage:
     """Training in the regime asked for."""
+    asked_for_topk = params.loss == "soft-topk"
+    if asked_for_topk:
+        params = params.model_copy(update={"beta": params.topk})
     if params.regime == "full":
         return full_stage(inputs, params, model)
-    eta = params.eta if params.regime == "hnm" else 0
-    return pooled_stage("dexml", inputs, params.model_copy(update={"eta": eta}), model)
+    pooled = params.model_copy(update={"eta": params.eta if params.regime == "hnm" else 0})
+    return pooled_stage("dexml", inputs, pooled, model, {"k": params.topk} if asked_for_topk else {})
 
 
 def full_stage(inputs: Inputs, params: Params, model: TwoHeads) -> Stage:
@@ -81,6 +86,7 @@ def full_stage(inputs: Inputs, params: Params, model: TwoHeads) -> Stage:
         settings=params,
         device=inputs.device,
         seed=inputs.seed,
+        k=params.topk,
     )
     groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
     return Stage("dexml", params.epochs, source, objective, make_optimiser(inputs, params, groups, source.steps))

@@ -5,6 +5,8 @@ negatives). Papers of one relevant passage a question treat everything else as n
 so its other positives and its filter pairs take no part. The encoder is used as it is, without a head.
 """
 
+from typing import Any
+
 from harness.method import Inputs, Method, Parts
 from harness.model.heads import PlainHead, TwoHeads
 from harness.model.scoring import TwoHeadScorer
@@ -32,8 +34,10 @@ def plain_model(inputs: Inputs, normalise: bool) -> TwoHeads:
     return TwoHeads(inputs.encoder, PlainHead(normalise), None).to(inputs.device)
 
 
-def pooled_stage(name: str, inputs: Inputs, params: PlainParams, model: TwoHeads) -> Stage:
-    """Training against the pool of a batch; only the positives that a query drew count."""
+def pooled_stage(
+    name: str, inputs: Inputs, params: PlainParams, model: TwoHeads, options: dict[str, Any] | None = None
+) -> Stage:
+    """Training against the pool of a batch; only the positives that a query drew count. `options` are the loss's."""
     source = mined_batches(inputs, params, *retrieval_vectors(inputs, model), mark_drawn=True)
     objective = PickSomeLabels(
         model=model,
@@ -45,6 +49,7 @@ def pooled_stage(name: str, inputs: Inputs, params: PlainParams, model: TwoHeads
         device=inputs.device,
         seed=inputs.seed,
         drawn_only=True,
+        options=options or {},
     )
     groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
     return Stage(name, params.epochs, source, objective, make_optimiser(inputs, params, groups, source.steps))

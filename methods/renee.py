@@ -14,7 +14,6 @@ from pydantic import Field
 from harness.method import Inputs, Method, Parts
 from harness.model.heads import Classifier, PlainHead, TwoHeads
 from harness.model.scoring import TwoHeadScorer
-from harness.model.static import StaticEncoder
 from harness.repro import stage_seed
 from harness.train import Stage
 from harness.train.assembly import encoder_groups, make_schedule, start_table
@@ -23,15 +22,11 @@ from harness.train.optim import Optimiser
 from harness.train.ova import OneVsAll, label_block
 from harness.train.settings import Dropout, OptimSettings, Positive
 from harness.train.wholespace import WholeSpaceBatches
-from methods.ngame import EncoderParams, encoder_stage
+from methods.ngame import EncoderParams, Epochs, encoder_stage
 
 VIEWS = ("clf", "de")
 Count = Annotated[int, Field(ge=1)]
 Decay = Annotated[float, Field(ge=0)]
-
-RATE, STATIC_RATE = 0.05, 2.0
-"""Of SGD on the summed loss: the paper's for titles, and for the static encoder. A step moves a query's own score by
-rate x |x|^2, and vectors of the static encoder have length 1, while MiniLM's squared length is about 26."""
 
 
 class Params(OptimSettings):
@@ -49,7 +44,9 @@ class Params(OptimSettings):
     loss_rows: Count | None = 64
     warm_epochs: Annotated[int, Field(ge=0)] = 10
     warm_batch_size: Count = 1024
+    warm_double_at: Epochs = (1, 3, 5, 8)
     warm_lr_encoder: Positive | None = None
+    warm_warmup_steps: Annotated[int, Field(ge=0)] | None = None
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
@@ -70,22 +67,24 @@ def stages(inputs: Inputs, params: Params, model: TwoHeads, classifier: Classifi
 
 
 def warm_stages(inputs: Inputs, params: Params, model: TwoHeads) -> tuple[Stage, ...]:
-    """`ngame`'s first module for `warm_epochs`; nothing if that is 0."""
+    """`ngame`'s first module for `warm_epochs`, on the dataset's own rows; nothing if that is 0."""
     if not params.warm_epochs:
         return ()
     wanted = EncoderParams(
         epochs=params.warm_epochs,
         batch_size=params.warm_batch_size,
+        double_at=params.warm_double_at,
         lr_encoder=params.warm_lr_encoder,
         weight_decay=0.0,
         schedule="linear",
         warmup_epochs=1.0,
+        warmup_steps=params.warm_warmup_steps,
         clip=params.clip,
         precision=params.precision,
         micro_batch_tokens=params.micro_batch_tokens,
         gradient_cache=params.gradient_cache,
     )
-    return (encoder_stage(inputs, wanted, model),)
+    return (encoder_stage(inputs.own or inputs, wanted, model),)
 
 
 def one_vs_all_stage(
@@ -99,7 +98,7 @@ def one_vs_all_stage(
     table = BlockedSgd(
         classifier.table,
         name="classifier",
-        lr=params.lr_classifier or (STATIC_RATE if isinstance(inputs.encoder, StaticEncoder) else RATE),
+        lr=params.lr_classifier or inputs.encoder.learning_rates.one_vs_all,
         weight_decay=params.weight_decay_classifier,
         momentum=params.momentum,
     )

@@ -307,7 +307,7 @@ def test_every_token_is_drawn_equally_often() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_made_rows_come_behind_whole_ones_without_filter_pairs(name: str) -> None:
+def test_made_rows_come_behind_whole_ones_and_keep_the_filter_pairs_of_their_texts(name: str) -> None:
     train = random_train(4, 50, 20, 0.2)
     stored = train.copy()
     stored.data = np.linspace(0.1, 7, train.nnz, dtype=np.float32)  # a relevance is no target
@@ -320,7 +320,9 @@ def test_made_rows_come_behind_whole_ones_without_filter_pairs(name: str) -> Non
     assert result.soft == bool((result.train.data < 1).any())
     assert (result.filter[:50] != pairs).nnz == 0
     assert result.filter.shape == result.train.shape == (len(result.tokens), 20)
-    assert result.filter.nnz == pairs.nnz
+    # 20 of the 50 rows have a filter pair: a mixed row has those of its rows, a label's text has none
+    inherited = {"mixup": 40, "label-mixup": 20}.get(name, 0)
+    assert result.filter.nnz == pairs.nnz + inherited
     assert result.tokens.values[: len(rows.values)].tolist() == rows.values.tolist()
     assert result.made == len(result.tokens) - 50 > 0
     for row in range(len(result.tokens)):

@@ -131,8 +131,8 @@ def test_recommended_settings_are_plain_values_for_known_methods(name: str) -> N
         assert method in methods()
         assert values
         for value in values.values():
-            for part in value if isinstance(value, list) else [value]:
-                assert isinstance(part, int | float | str)
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+            assert all(isinstance(part, int | float | str) for part in parts)
 
 
 @pytest.mark.parametrize("name", LF)

@@ -14,13 +14,13 @@ import pytest
 
 from harness.config import Layer, RunConfig
 from harness.data import load
-from harness.method import methods
+from harness.method import method_layer, methods
 from harness.record import RunRecord
-from harness.resume import find_earlier
+from harness.resume import find_earlier, read_events
 from harness.run import resolve_config, run
 from harness.validate import check_method
 from tests.planted import UNSEEN, write_dataset, write_teacher
-from tests.training_runs import in_child, only_run
+from tests.training_runs import DATASET, in_child, only_run
 
 RATES = {"lr_encoder": 0.05}
 MINED: dict[str, Any] = {"batch_size": 48, "epochs": 12, "random_epochs": 2, "refresh_epochs": 3, **RATES}
@@ -47,6 +47,23 @@ CONTRACT: dict[str, dict[str, Any]] = {
 """Settings under which a method learns the planted signal in a second or two."""
 LEARNING = sorted(set(CONTRACT) - {"zeroshot"})
 IN_STEPS = sorted(set(LEARNING) - {"parabel", "tfidf-knn"})
+SAVING = {"min_seconds": 0.0, "every_steps": 1}
+GOLDEN = {
+    "ance": (7.15295, 0.06680),
+    "depsl": (12.07121, 0.34415),
+    "depsl-v1": (9.77680, 2.04945),
+    "dexml": (8.40243, 0.07198),
+    "dexml-hnm": (7.80509, 0.06979),
+    "dexml-inbatch": (7.80509, 0.06580),
+    "dexml-topk": (8.44133, 0.00344),
+    "dpr": (7.14496, 0.03592),
+    "ngame": (0.05517, 0.01825),
+    "renee": (0.06694, 18.18219),
+    "unidec": (12.09110, 0.41435),
+    "unidec-thesis": (9.57428, 1.13169),
+    "unidec-v1": (8.92379, 2.05249),
+}
+"""Loss of the first and of the last epoch."""
 NOT_BIT_FOR_BIT = {"parabel"}
 """Trained by a library that takes no seed."""
 
@@ -147,8 +164,56 @@ def test_the_same_seed_gives_the_same_bits(
         assert (only_run(workspace) / name).read_bytes() == (folder / name).read_bytes()
 
 
-def killed_at(planted: Path, method: str, step: int) -> None:
-    """A run that is killed right after a step, or, if it has no steps, while it fits."""
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("method", IN_STEPS)
+def test_filter_pairs_change_what_is_learned(
+    method: str, planted: Path, finished: dict[str, tuple[RunRecord, Path]], workspace: Path
+) -> None:
+    """Every query holds words of its filter pair; as a negative that pair would change the weights."""
+    _, folder = finished_run(planted, finished, method)
+    run(config(planted, method, filter=False), track="none")
+    model = Path("model") / "model.safetensors"
+    assert (only_run(workspace) / model).read_bytes() != (folder / model).read_bytes()
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("method", IN_STEPS)
+def test_its_losses_are_those_it_always_had(
+    method: str, planted: Path, finished: dict[str, tuple[RunRecord, Path]]
+) -> None:
+    """Whoever changes one of these changes what the method computes."""
+    _, folder = finished_run(planted, finished, method)
+    losses = [
+        event["values"]["train/loss"]
+        for event in read_events(folder / "events.jsonl")
+        if event["event"] == "metrics" and "train/loss" in event["values"]
+    ]
+    assert (losses[0], losses[-1]) == pytest.approx(GOLDEN[method], rel=1e-3)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("method", ["dpr", "dexml", "dexml-topk", "ngame", "renee"])
+def test_with_a_transformer_in_micro_batches_it_is_taken_up_bit_for_bit(
+    method: str, workspace: Path, tmp_path: Path
+) -> None:
+    """Dropout is replayed in the second pass of gradient caching and after a kill."""
+    small = {name: value for name, value in CONTRACT[method].items() if not name.startswith("lr_")}
+    small |= {"encoder": "tiny", "epochs": 2, "batch_size": 60, "micro_batch_tokens": 512}
+    small |= {name: 1 for name in ("classifier_epochs", "warm_epochs") if name in method_layer(method).values["params"]}
+    settings = resolve_config(method, DATASET, [Layer("small", small), Layer("saving", {"checkpoint": SAVING})])[0]
+    whole = run(settings, track="none")
+    expected = (only_run(workspace) / "model" / "model.safetensors").read_bytes()
+    home = tmp_path / "killed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", str(home))
+        step = whole.training["steps"] - 2
+        assert in_child(lambda: killed_at(settings, step), tmp_path / "said") == -signal.SIGKILL
+        run(settings, track="none", earlier=find_earlier(only_run(home).name))
+    assert (only_run(home) / "model" / "model.safetensors").read_bytes() == expected
+
+
+def killed_at(settings: RunConfig, step: int) -> None:
+    """A run that is killed right after a step."""
     from harness.train.loop import Training
 
     count = Training._count
@@ -159,7 +224,7 @@ def killed_at(planted: Path, method: str, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Training._count = counted  # type: ignore[method-assign]
-    run(config(planted, method), track="none")
+    run(settings, track="none")
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -173,13 +238,13 @@ def test_killed_in_any_stage_it_goes_on_as_if_nothing_had_happened(
 ) -> None:
     """fault 1"""
     record, folder = finished_run(planted, finished, method)
-    stages = len(record.training["stages"])
+    stages, settings = len(record.training["stages"]), config(planted, method)
     for part in range(stages):
         step = (2 * part + 1) * record.training["steps"] // (2 * stages)
         home = tmp_path / f"killed-in-{part}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HARNESS_HOME", str(home))
-            assert in_child(lambda step=step: killed_at(planted, method, step), tmp_path / "said") == -signal.SIGKILL
+            assert in_child(lambda at=step: killed_at(settings, at), tmp_path / "said") == -signal.SIGKILL
             resumed = run(config(planted, method), track="none", earlier=find_earlier(only_run(home).name))
         assert resumed.metrics == record.metrics
         model = Path("model") / "model.safetensors"

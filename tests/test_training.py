@@ -211,7 +211,7 @@ def test_a_batch_of_everything_and_no_negatives_left_are_said(
     (folder / "test.jsonl").write_text(row)
     (folder / "labels.jsonl").write_text("\n".join(json.dumps({"id": name, "text": name}) for name in "abc"))
     record = run(config(dataset=f"{folder}/", batch_size=500), track="none")
-    assert any("batch_size 500 is more than the 40 train rows" in warning for warning in record.warnings)
+    assert any("a batch of 500 is more than the 40 train rows" in warning for warning in record.warnings)
     assert any("no label is left" in warning for warning in record.warnings)
     assert record.training["steps"] == 4
     assert "warning:" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from harness.data.ragged import Ragged
@@ -41,6 +42,8 @@ class Made:
     """[A], each in its frame of special tokens."""
     targets: csr_array
     """In (0, 1], float32, [A, L]."""
+    sources: tuple[NDArray[np.int64], ...] = ()
+    """Train rows whose text is in the made ones, [A] each: their filter pairs hold for the made row as well."""
 
 
 class Augmentation(Protocol):
@@ -126,7 +129,7 @@ class Augmented:
     train: csr_array
     """Targets in (0, 1], float32, [N + A, L]; 1 for every pair of the dataset."""
     filter: csr_array
-    """Pairs that are neither positive nor negative, [N + A, L]; made rows have none."""
+    """Pairs that are neither positive nor negative, [N + A, L]; a made row has those of the rows it is made of."""
     tokens: Ragged
     """[N + A]."""
     made: int
@@ -172,13 +175,12 @@ def augment(
     make: Augmentation = AUGMENTATIONS.get(name)
     made = make(train, train_tokens, label_tokens, options, stream(seed, "augment", 0), frame)
     _require_sound(name, made, train.shape[1])
-    nothing = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(len(made.tokens) + 1, np.int32))
-    unfiltered = csr_array(nothing, shape=(len(made.tokens), train.shape[1]))
+    inherited = _inherited_filter(made, train_filter)
     if options.keep == "made":
-        train, train_filter, tokens = made.targets, unfiltered, made.tokens
+        train, train_filter, tokens = made.targets, inherited, made.tokens
     else:
         train = vstack([train, made.targets], format="csr", dtype=np.float32)
-        train_filter = vstack([train_filter, unfiltered], format="csr", dtype=np.float32)
+        train_filter = vstack([train_filter, inherited], format="csr", dtype=np.float32)
         tokens = train_tokens.joined(made.tokens)
     count, total = len(made.tokens), len(tokens)
     if options.rows is not None:
@@ -188,6 +190,15 @@ def augment(
         train, train_filter, tokens = train[drawn], train_filter[drawn], tokens.take(drawn)
         count = int((drawn >= total - count).sum())
     return Augmented(train, train_filter, tokens, count, bool((train.data != 1).any()))
+
+
+def _inherited_filter(made: Made, train_filter: csr_array) -> csr_array:
+    """The filter pairs of the rows that made rows are made of, [A, L]."""
+    nothing = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(len(made.tokens) + 1, np.int32))
+    pairs = csr_array(nothing, shape=(len(made.tokens), train_filter.shape[1]))
+    for rows in made.sources:
+        pairs = pairs + whole_positives(train_filter[rows])
+    return whole_positives(pairs)
 
 
 def whole_positives(train: csr_array) -> csr_array:

@@ -52,7 +52,8 @@ def mixup(
     circle = generator.permutation(rows)
     first, second = circle, np.roll(circle, -1)
     one, other, share = _mixed_tokens(train_tokens.take(first), train_tokens.take(second), frame, generator)
-    return Made(_framed(one, other, train_tokens, frame), _weighted(train[first], train[second], share))
+    targets = _weighted(train[first], train[second], share)
+    return Made(_framed(one, other, train_tokens, frame), targets, (first, second))
 
 
 def label_mixup(
@@ -75,7 +76,7 @@ def label_mixup(
     labels = owned.indices[owned.indptr[rows] + nth].astype(np.int64)
     one, other, share = _mixed_tokens(train_tokens.take(rows), label_tokens.take(labels), frame, generator)
     targets = _weighted(train[rows], self_targets(labels, train.shape[1]), share)
-    return Made(_framed(one, other, train_tokens, frame), targets)
+    return Made(_framed(one, other, train_tokens, frame), targets, (rows,))
 
 
 def _mixed_tokens(

@@ -27,5 +27,7 @@ def with_made_rows(inputs: "Inputs", config: "RunConfig") -> "tuple[Inputs, dict
         seed=config.seed,
         frame=(len(before), len(after)),
     )
-    more = replace(inputs, train=side.train, train_filter=side.filter, train_tokens=side.tokens, soft=side.soft)
+    more = replace(
+        inputs, train=side.train, train_filter=side.filter, train_tokens=side.tokens, soft=side.soft, own=inputs
+    )
     return more, {"name": config.augment, **side.facts()}

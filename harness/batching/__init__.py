@@ -62,7 +62,7 @@ class LabelSpace:
     label: NDArray[np.int64]
     """Its label, [T], increasing."""
     target: NDArray[np.float32]
-    """How much it is a positive, in (0, 1], [T]; 1 without augmentation."""
+    """How much it is a positive, in (0, 1], [T]; 1 without augmentation, and where positives are drawn by it."""
     drawn: NDArray[np.bool_]
     """Whether the query drew it, [T]; all True where every positive counts."""
     ignored_query: NDArray[np.int64]

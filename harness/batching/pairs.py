@@ -100,3 +100,30 @@ def draw(
     count = np.bincount(query)
     rank = np.arange(len(query)) - np.repeat(np.cumsum(count) - count, count)
     return key[rank < size] & ((1 << entry_bits) - 1)
+
+
+def draw_again(
+    query: Integers, queries: int, size: int, generator: np.random.Generator, weight: NDArray[np.float32] | None = None
+) -> Integers:
+    """Indices of the distinct entries among `size` that every query draws with replacement.
+
+    Args:
+        query: [T], increasing.
+        queries: B; one without entries draws nothing.
+        size: Draws of a query.
+        generator: Draws B x size numbers.
+        weight: Proportional to the chance of each entry, [T], greater than 0; None = all alike.
+    """
+    count = np.bincount(query, minlength=queries)
+    first = np.cumsum(count) - count
+    luck = generator.random((queries, size))
+    if weight is None:
+        place = first[:, None] + (luck * count[:, None]).astype(np.int64)
+    else:
+        running = np.concatenate([[0.0], np.cumsum(weight, dtype=np.float64)])
+        start, end = running[first], running[first + count]
+        place = np.searchsorted(running[1:], start[:, None] + luck * (end - start)[:, None], side="right")
+        place = np.clip(place, first[:, None], (first + count - 1)[:, None])  # rounding may step over an edge
+    drawn = np.zeros(len(query), np.bool_)
+    drawn[place[count > 0]] = True
+    return np.flatnonzero(drawn)

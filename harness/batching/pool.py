@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from harness.batching import LabelPool
-from harness.batching.pairs import Integers, Pairs, draw, pairs_of, rows_of
+from harness.batching.pairs import Integers, Pairs, draw, draw_again, pairs_of, rows_of
 from harness.errors import UserError
 
 _NO_TICKET = 1 << 62
@@ -89,7 +89,7 @@ class LabelPicker:
             raise UserError(f"filter pairs of shape {filter_pairs.shape} do not belong to train labels {self._shape}")
         self._train = rows_of(train, values=soft)
         self._filter = None if filter_pairs is None or not filter_pairs.nnz else rows_of(filter_pairs)
-        self._beta, self._eta, self._extra = train.shape[1] if beta is None else beta, eta, extra
+        self._beta, self._eta, self._extra = beta, eta, extra
         self._soft, self._mark_drawn = soft, mark_drawn
         self._pool_size, self._replacement, self._fill = pool_size, replacement, fill
         self._places = _Places(self._shape[1])
@@ -162,14 +162,11 @@ class LabelPicker:
 
     def _drawn_positives(self, known: Pairs, queries: int, generator: np.random.Generator) -> Integers:
         """Indices into `known` of what the queries drew, each at most once a query."""
+        if self._beta is None:
+            return np.arange(len(known.label))
         if not self._replacement:
             return draw(known.query, self._beta, generator, weight=known.target if self._soft else None)
-        count = np.bincount(known.query, minlength=queries)
-        nth = (generator.random((queries, self._beta)) * count[:, None]).astype(np.int64)
-        place = (np.cumsum(count) - count)[:, None] + nth
-        drawn = np.zeros(len(known.label), np.bool_)
-        drawn[place[count > 0]] = True
-        return np.flatnonzero(drawn)
+        return draw_again(known.query, queries, self._beta, generator, known.target if self._soft else None)
 
     def _drawn_negatives(
         self, rows: Integers, known: Pairs, masked: Pairs | None, generator: np.random.Generator

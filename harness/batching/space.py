@@ -34,8 +34,9 @@ class LabelSpacePicker:
     def pick(self, rows: NDArray[np.int64], positives: np.random.Generator) -> LabelSpace:
         """All labels for the train rows [B]; `positives` draws."""
         known, masked = pairs_of(self._train, rows), pairs_of(self._filter, rows)
-        drawn = np.ones(len(known.label), np.bool_)
+        drawn, target = np.ones(len(known.label), np.bool_), known.target
         if self._beta is not None:
+            target = np.ones_like(target)  # drawn in proportion to it, so counted in full
             drawn[:] = False
             drawn[draw(known.query, self._beta, positives, weight=known.target if self._soft else None)] = True
         order = np.argsort(known.label, kind="stable")
@@ -46,7 +47,7 @@ class LabelSpacePicker:
             self._labels,
             known.query[order],
             known.label[order],
-            known.target[order],
+            target[order],
             drawn[order],
             masked.query[masked_order],
             masked.label[masked_order],

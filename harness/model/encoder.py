@@ -35,6 +35,9 @@ class LearningRates(NamedTuple):
     encoder: float
     heads: float
     classifier: float
+    one_vs_all: float = 0.05
+    """Of a table under SGD on the summed loss of all labels. One step moves a query's own score by rate x |x|^2, so
+    short vectors want a larger rate than a transformer's, whose squared length is in the tens or hundreds."""
 
 
 class Encoder(nn.Module, ABC):

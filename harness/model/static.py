@@ -37,7 +37,7 @@ ZIPF_SMOOTHING = 1e-4
 CORPUS_SMOOTHING = 1e-2
 _RELATIVE_VARIANCE_FLOOR = 1e-6
 
-STATIC_LEARNING_RATES = LearningRates(encoder=5e-3, heads=1e-3, classifier=1.5e-3)
+STATIC_LEARNING_RATES = LearningRates(encoder=5e-3, heads=1e-3, classifier=1.5e-3, one_vs_all=2.0)
 """Token vectors are met one by one, not all at every step as a transformer's weights are, so they move faster."""
 
 

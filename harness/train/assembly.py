@@ -93,7 +93,7 @@ def make_schedule(inputs: Inputs, params: OptimSettings, steps: int) -> Schedule
     """Warm-up and fall of the learning rate; a warm-up of more than half the training is cut, and that is said."""
     wanted = round(params.warmup_epochs * steps) if params.warmup_steps is None else params.warmup_steps
     most = round(params.epochs / 2 * steps)
-    if wanted > most:
+    if params.epochs and wanted > most:
         inputs.warn(
             f"warmup_epochs is cut from {params.warmup_epochs:g} to {params.epochs / 2:g}, half of the epochs"
             if params.warmup_steps is None

@@ -119,11 +119,18 @@ class Training:
             "epochs": position.epochs,
             "seconds": round(position.seconds, 3),
             "stages": [stage.name for stage in self.stages],
-            "learning_rates": {name: rate for stage in self.stages for name, rate in peak_rates(stage).items()},
+            "learning_rates": self._learning_rates(),
         }
         if position.best is not None:
             facts |= {"best_epoch": position.best_epoch, f"validation/{self._validation.metric}": position.best}
         return facts
+
+    def _learning_rates(self) -> dict[str, float]:
+        """Peak rates by group, with the name of the stage where there are several."""
+        prefix = "{}/" if len(self.stages) > 1 else ""
+        return {
+            prefix.format(stage.name) + name: rate for stage in self.stages for name, rate in peak_rates(stage).items()
+        }
 
     def _run_stage(self, stage: Stage, boundary: StepBoundary) -> None:
         position = self.position

@@ -65,10 +65,10 @@ class MinedBatches:
         self._depth = eta * settings.refresh_epochs if shortlist is None else max(shortlist, eta)
         rows, size = train.shape[0], settings.batch_size
         # as many batches in every epoch, so that the learning rate follows the same steps whatever the order
-        self._plan = random_plan(rows, size, steps=glued_steps(rows, size) if settings.batching == "glued" else None)
+        self._plan = random_plan(rows, size, steps=None if settings.batching == "clusters" else glued_steps(rows, size))
         self.steps = self._plan.steps
-        if settings.batch_size > train.shape[0]:
-            warn(f"batch_size {settings.batch_size:,} is more than the {train.shape[0]:,} train rows: one batch of all")
+        if size > rows:
+            warn(f"a batch of {size:,} is more than the {rows:,} train rows: one batch of all")
 
     def refresh(self, epoch: int) -> dict[str, float]:
         """Mines if it is due before this epoch."""

@@ -45,6 +45,12 @@ class LossSettings(Settings):
     temperature: Positive = 1 / 27
     lambda_d: Share = 1.0
 
+    @model_validator(mode="after")
+    def _cosines(self) -> Self:
+        if self.loss == "triplet" and self.temperature != 1:
+            raise ValueError("the margin of loss triplet is one of cosines; set temperature=1")
+        return self
+
 
 class ClassifierLossSettings(Settings):
     """Losses of the classifier head, and the balance of the two heads."""
@@ -58,6 +64,8 @@ class ClassifierLossSettings(Settings):
 
     @model_validator(mode="after")
     def _bce_once(self) -> Self:
+        if self.loss_classifier == "triplet" and self.temperature_classifier != 1:
+            raise ValueError("the margin of loss_classifier triplet is one of cosines; set temperature_classifier=1")
         if self.loss_classifier == "bce" and self.bce_weight:
             raise ValueError("bce_weight adds the loss that loss_classifier already is; set bce_weight to 0")
         return self
@@ -182,10 +190,11 @@ class Masks:
 
 def masks_of(pool: LabelPool, device: str, drawn_only: bool = False) -> Masks:
     """The masks of a pool on a device; `drawn_only` turns positives that the query did not draw into ignored pairs."""
-    positive, ignored = pool.positive, pool.ignored
+    positive, ignored, target = pool.positive, pool.ignored, pool.target
     if drawn_only:
         assert pool.drawn is not None, "the picker must mark what is drawn"
         others = positive & ~pool.drawn
-        positive, ignored = pool.drawn, others if ignored is None else others | ignored
-    tensors = (None if mask is None else torch.from_numpy(mask).to(device) for mask in (ignored, pool.target))
+        # drawn in proportion to their targets, so each counts in full
+        positive, ignored, target = pool.drawn, others if ignored is None else others | ignored, None
+    tensors = (None if mask is None else torch.from_numpy(mask).to(device) for mask in (ignored, target))
     return Masks(torch.from_numpy(positive).to(device), *tensors)

@@ -48,7 +48,7 @@ class WholeSpaceBatches:
         self._seed = seed
         self.steps = self._plan.steps
         if batch_size > rows:
-            warn(f"batch_size {batch_size:,} is more than the {rows:,} train rows: one batch of all")
+            warn(f"a batch of {batch_size:,} is more than the {rows:,} train rows: one batch of all")
 
     def refresh(self, epoch: int) -> dict[str, float]:
         """Nothing is ever due."""
