@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from harness.model.spectral import SpectralMatrix
-from harness.model.static import TokenEncoder, Weighting, distil
+from harness.model.static import STATIC_LEARNING_RATES, TokenEncoder, Weighting, distil
 
 VERSION = 1
 """Bumped whenever the same options would give other vectors."""
@@ -23,6 +23,8 @@ VERSION = 1
 
 class AstecEncoder(TokenEncoder):
     """Weighted bag, ReLU, residual layer; vectors have no negative component and are not of unit length."""
+
+    learning_rates = STATIC_LEARNING_RATES._replace(one_vs_all=0.5)  # the mean of |x|^2 is about 4
 
     def __init__(self, table: Tensor, weighting: Weighting, dropout: float, **facts: Any) -> None:
         """Takes token vectors [V, D]."""

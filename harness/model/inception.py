@@ -34,7 +34,7 @@ KERNELS = (4, 8, 16)
 STRIDE = 4
 WIDEST = max(KERNELS)
 
-INCEPTION_LEARNING_RATES = LearningRates(encoder=1e-2, heads=1e-3, classifier=1.5e-3)
+INCEPTION_LEARNING_RATES = LearningRates(encoder=1e-2, heads=1e-3, classifier=1.5e-3, one_vs_all=0.3)
 """Token vectors and convolutions alike; the paper's 5e-3 learns less in as many steps."""
 
 
