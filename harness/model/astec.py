@@ -5,7 +5,8 @@
 
 Published: E from FastText, w tf-idf with rows of unit length. Here: E from the static distillation and w its token
 weights (`harness.model.static`), scaled to unit length per text as well. The layer has no bias, so that a text without
-tokens stays the zero vector. Dropout 0.5 is the paper's.
+tokens stays the zero vector. Dropout is 0.2; the paper's 0.5, made for classifiers, loses 4 to 7 points of P@1 on
+held-out rows of lf-pydocstitles and lf-debiantitles, where the texts of labels lose half of their components too.
 """
 
 from typing import Annotated, Any
@@ -55,7 +56,7 @@ def load_astec(
     teacher: str = "minilm",
     dim: Annotated[int, Field(ge=1)] = 256,
     weighting: Weighting = "zipf+sif",
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5,
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2,
     max_len: int | None = None,
 ) -> AstecEncoder:
     """Astec's encoder on token vectors that are distilled on first use (about a minute on two cores) and cached.
@@ -66,7 +67,7 @@ def load_astec(
         teacher: As for `harness.model.static.load_static`.
         dim: Principal components kept, D.
         weighting: Factors of the token weights, in place of tf-idf.
-        dropout: Share of the bag's components dropped in training.
+        dropout: Share of the bag's components dropped in training; 0.5 in the paper.
         max_len: Tokens per text; by default the teacher's.
     """
     distilled = distil(teacher, dim, weighting, max_len)

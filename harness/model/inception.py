@@ -133,7 +133,7 @@ def load_inception(
         teacher: As for `harness.model.static.load_static`.
         dim: Principal components kept, E; 300 gives vectors of 480 dimensions.
         weighting: Factors of the token weights.
-        dropout: Share of the vector's components dropped in training.
+        dropout: Share of the vector's components dropped in training; 0.4 or 0.5 in the paper's code.
         max_len: Tokens per text; by default room for 32 words and the special tokens around them.
     """
     distilled = distil(teacher, dim, weighting, max_len)
