@@ -214,6 +214,18 @@ def route_knobs(layer: Layer, params: type[BaseModel]) -> Layer:
     return Layer(layer.origin, {**values, "params": {**values.get("params", {}), **own}})
 
 
+def own_encoder_options(layers: list[Layer]) -> list[Layer]:
+    """The layers without options that one of them gives together with an encoder which a later one replaces."""
+    chosen = [layer.values["encoder"] for layer in layers if "encoder" in layer.values][-1:]
+
+    def kept(layer: Layer) -> Layer:
+        if "encoder" not in layer.values or [layer.values["encoder"]] == chosen:
+            return layer
+        return Layer(layer.origin, {key: value for key, value in layer.values.items() if key != "encoder_options"})
+
+    return [kept(layer) for layer in layers]
+
+
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested values as dotted keys and strings."""
     flat: dict[str, str] = {}
@@ -231,7 +243,7 @@ def resolve_layers(layers: list[Layer], params: type[BaseModel]) -> tuple[RunCon
 
     The method's parameters come back complete: every knob of `params` with its final value.
     """
-    merged, origins = merge(route_knobs(layer, params) for layer in layers)
+    merged, origins = merge(route_knobs(layer, params) for layer in own_encoder_options(layers))
     faults: list[str] = []
     knobs = merged.get("params", {})
     resolved_knobs: dict[str, Any] = {}

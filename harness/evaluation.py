@@ -17,9 +17,14 @@ from harness.data import Dataset
 from harness.data.ragged import Ragged
 from harness.index import TopK, search
 from harness.method import Ranker
+from harness.repro import stream_seed
 
 if TYPE_CHECKING:
     from harness.method import Scorer
+
+
+_MOST_SEED = 2**31 - 1
+"""faiss takes seeds of 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def find_labels(
         rows.filter,
         wanted.backend,
         device=device if device.startswith("cuda") else "cpu",  # search needs float64, which mps has not
-        seed=config.seed,
+        seed=stream_seed(config.seed, "search") & _MOST_SEED,
         progress=f"search {rows.name}",
         **wanted.options,
     )

@@ -92,6 +92,8 @@ def run(
         # 7  the method's parts, from the train rows and what is made of them
         inputs = train_side(dataset, kept, tokens, encoder, device, config, journal.warn)
         parts = method.build(augmented(inputs, config, journal), params)
+        if parts.model is None and parts.fitted is None and config.augment != "none":
+            journal.warn(f"augment={config.augment} has no effect: {config.method} learns nothing from train rows")
         watch.lap("build")
 
         # 8  training, where the method trains

@@ -28,13 +28,13 @@ LOSSES = {"hinge": 0, "log": 1}
 class Params(TextSettings):
     """Knobs of `parabel`."""
 
-    trees: Annotated[int, Field(ge=1)] = 3
-    max_leaf: Annotated[int, Field(ge=2)] = 100
-    max_depth: Annotated[int, Field(ge=1)] = 20
+    trees: Annotated[int, Field(ge=1, le=1000)] = 3
+    max_leaf: Annotated[int, Field(ge=2, le=2**31 - 1)] = 100
+    max_depth: Annotated[int, Field(ge=1, le=1000)] = 20
     loss: Literal["hinge", "log"] = "hinge"
     cost: Annotated[float, Field(gt=0)] = 1.0
     prune: Annotated[float, Field(ge=0)] = 0.1
-    beam: Annotated[int, Field(ge=1)] = 10
+    beam: Annotated[int, Field(ge=1, le=2**31 - 1)] = 10
     threads: Annotated[int, Field(ge=0)] = 0
 
 

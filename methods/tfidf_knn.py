@@ -97,7 +97,7 @@ class Neighbours:
         found = [(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))]
         with progress("rank", queries.shape[0], "queries") as advance:
             for start, stop in self._rows.blocks(queries):
-                near = self._rows.nearest(queries[start:stop], self._params.neighbours)
+                near = self._rows.nearest(queries[start:stop], min(self._params.neighbours, self._rows.votes.shape[0]))
                 near.data **= np.float32(self._params.power)
                 banned = None if exclude is None else exclude[start:stop]
                 found.append(top_entries(near @ self._rows.votes, k, banned))

@@ -114,3 +114,17 @@ def test_the_config_of_an_earlier_run_reads_back(tmp_path: Path) -> None:
 
 def test_defaults_alone_are_valid() -> None:
     assert RunConfig().search.k == 100
+
+
+def test_options_of_an_encoder_go_with_it() -> None:
+    """A row or a card may choose an encoder with options; another one from the command line does not take them."""
+    chosen = Layer("row", {"encoder": "distilbert", "encoder_options": {"pooling": "cls"}})
+    other = Layer("--encoder", {"encoder": "static"})
+    assert resolve_layers([Layer("method", {"encoder": "static"}), chosen], Settings)[0].encoder_options == {
+        "pooling": "cls"
+    }
+    assert resolve_layers([chosen, other], Settings)[0].encoder_options == {}
+    same = Layer("--encoder", {"encoder": "distilbert"})
+    assert resolve_layers([chosen, same], Settings)[0].encoder_options == {"pooling": "cls"}
+    late = Layer("--set", {"encoder_options": {"dim": 64}})
+    assert resolve_layers([chosen, other, late], Settings)[0].encoder_options == {"dim": 64}

@@ -259,3 +259,24 @@ def test_its_yaml_documents_every_knob(method: str) -> None:
     assert lines[0].startswith("# ")
     summary = next(line for line in lines if line.startswith("summary:"))
     assert 10 < len(summary) < 110
+
+
+def test_the_largest_seed_works_to_the_end(planted: Path) -> None:
+    assert run(config(planted, "zeroshot", seed=2**63 - 1), track="none").status == "finished"
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_pools_without_a_negative_are_said(planted: Path) -> None:
+    record = run(config(planted, "dpr", batch_size=1, epochs=1, batching="random"), track="none")
+    assert any("no query has a negative" in warning for warning in record.warnings)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_loss_that_grows_without_end_is_said(planted: Path) -> None:
+    record = run(config(planted, "renee", warm_epochs=0, epochs=3, lr_classifier=1e6), track="none")
+    assert any("diverged" in warning for warning in record.warnings)
+
+
+def test_made_rows_for_a_method_that_does_not_learn_are_said(planted: Path) -> None:
+    record = run(config(planted, "zeroshot", augment="one-hot"), track="none")
+    assert any("augment=one-hot has no effect" in warning for warning in record.warnings)

@@ -67,7 +67,10 @@ def has_text(label_tokens: Ragged, frame: Frame) -> NDArray[np.bool_]:
     """Labels with a text, [L]; a row without any token would teach nothing."""
     found = label_tokens.lengths > sum(frame)
     if not found.any():
-        raise UserError("the labels of this dataset have no text, and these rows are made from label texts; use mixup")
+        raise UserError(
+            "the labels of this dataset have no text, and augment makes rows of label texts; set augment=none or "
+            "augment=mixup"
+        )
     return found
 
 

@@ -40,6 +40,12 @@ class LabelPool:
         """Positives a query, on average."""
         return float(np.count_nonzero(self.positive)) / max(1, len(self.positive))
 
+    @cached_property
+    def negatives(self) -> float:
+        """Negatives a query, on average."""
+        ignored = 0 if self.ignored is None else np.count_nonzero(self.ignored & ~self.positive)
+        return self.size - self.positives - ignored / max(1, len(self.positive))
+
     @property
     def shared(self) -> int:
         """How many labels every head scores."""
@@ -74,6 +80,11 @@ class LabelSpace:
     def positives(self) -> float:
         """Positives a query, on average."""
         return len(self.label) / max(1, self.rows)
+
+    @property
+    def negatives(self) -> float:
+        """Negatives a query, on average."""
+        return self.size - self.positives - len(self.ignored_label) / max(1, self.rows)
 
     def block(self, start: int, stop: int) -> tuple[slice, slice]:
         """Where the positive pairs and the ignored pairs of labels start <= l < stop are."""

@@ -147,7 +147,7 @@ def setting_layers(request: Request, chosen: list[str], faults: Faults) -> dict[
             if own := _OWN_OPTIONS.get(next(iter(values))):
                 raise UserError(f"--set {text}: in a bench this is what {own} is for")
             if method and method not in chosen:
-                raise unknown_name(f"--set {text}: method", method, chosen)
+                raise UserError(f"--set {text}: {method} is not among the methods of this bench ({', '.join(chosen)})")
         except UserError as error:
             faults.add(error)
             continue

@@ -52,7 +52,7 @@ def report(
         return
     for table in tables:
         cells = [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in table.rows]
-        print_table(table.title, table.columns, cells, numeric=table.columns[3:])
+        print_table(table.title, table.columns, cells, numeric=table.columns[table.words :])
         typer.echo(f"{table.caption} * best.\n")
 
 

@@ -14,25 +14,39 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
+_PIPE_WIDTH = 160
+"""A pipe has no width; what a program or a log will read is not folded early."""
+_LEAST_WORDS = 12
+"""Characters of a column of words before a table becomes wider than the terminal rather than unreadable."""
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[str] = ()) -> None:
-    """A table on standard output; the texts are taken as they are, never as markup."""
+    """A table on standard output; the texts are taken as they are, never as markup.
+
+    Words are folded to make a table fit, numbers never: a table that does not fit is printed wider than the terminal.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    right = set(numeric)
+    right, cells = set(numeric), [list(row) for row in rows]
     for place, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=place == 0)
-    for row in rows:
+        longest = max([len(column), *(len(row[place]) for row in cells)])
+        least = None if column in right else min(longest, 2 * _LEAST_WORDS if place == 0 else _LEAST_WORDS)
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in right, min_width=least)
+    for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     console = Console(highlight=False)
-    if not console.is_terminal:  # a pipe has no width; do not fold what a program or a log will read
-        console = Console(highlight=False, width=int(os.environ.get("COLUMNS") or 160))
+    width = console.width if console.is_terminal else _PIPE_WIDTH
+    wanted = os.environ.get("COLUMNS", "")
+    width = int(wanted) if wanted.isdecimal() and int(wanted) > 0 else width
+    needed = Measurement.get(console, console.options.update(max_width=10**6), table).minimum
     typer.echo(title)
-    console.print(table)
+    Console(highlight=False, width=max(width, needed)).print(table)
 
 
 def short_path(path: Path) -> str:

@@ -60,7 +60,7 @@ class Forest:
             except RuntimeError as error:
                 raise DataError("omikuji cannot read this forest; run anew", folder) from error
             self._model.densify_weights()  # searched twice as fast; on disk it stays sparse
-        self._threads = threads or available_cores()
+        self._threads = min(threads or available_cores(), available_cores())
 
     @property
     def features(self) -> int:
@@ -138,7 +138,7 @@ def train_forest(
             "disk in TMPDIR"
         ) from error
     places = {"data": str(data), "model": str(folder), "facts": str(facts)}
-    _follow({**places, "settings": settings, "threads": threads, "parent": os.getpid()})
+    _follow({**places, "settings": settings, "threads": min(threads, available_cores()), "parent": os.getpid()})
     data.unlink()
     known = {"features": features.shape[1], "omikuji": str(library.__version__), "seeded": False}
     return {**known, **read_json(facts)}

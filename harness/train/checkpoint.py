@@ -114,8 +114,8 @@ def save_model(folder: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of a model folder, verified."""
     if not folder.is_dir():
-        raise DataError("no model here; resume or repeat the run that writes it", folder)
-    advice = f"the model cannot be used; remove the folder {folder} and resume or repeat the run"
+        raise DataError("no model here; repeat the run that writes it", folder)
+    advice = f"the model cannot be used; remove the folder {folder} and repeat the run"
     facts = _verified(folder, [MODEL], advice)
     try:
         return read_tensors(folder / MODEL), facts
@@ -131,8 +131,8 @@ def save_files(folder: Path, fill: Callable[[Path], None], facts: dict[str, Any]
 def verify_files(folder: Path) -> str:
     """Makes sure that a folder of `save_files` holds every byte that was written and no other file; its sha256."""
     if not folder.is_dir():
-        raise DataError("no model here; resume or repeat the run that writes it", folder)
-    advice = f"the model cannot be used; remove the folder {folder} and resume or repeat the run"
+        raise DataError("no model here; repeat the run that writes it", folder)
+    advice = f"the model cannot be used; remove the folder {folder} and repeat the run"
     _verified(folder, None, advice)
     files = read_json(folder / MANIFEST)["files"]
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}

@@ -12,8 +12,9 @@ _PARTS = ("encode", "loss", "backward", "optimiser", "pool", "gather", "mining",
 class Display:
     """Progress of one stage; everything goes to standard error."""
 
-    def __init__(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
-        """Takes the number of steps per epoch, and how many are `done` already."""
+    def __init__(self, name: str, epochs: int, steps: int, done: int = 0, *, name_lines: bool = False) -> None:
+        """Takes the number of steps per epoch, how many are `done` already, and whether lines begin with the name."""
+        self._prefix = f"{name}  " if name_lines else ""
         self._name, self._epochs, self._steps, self._done = name, epochs, steps, done
         self._bar: Any = None
         self._task: Any = None
@@ -53,7 +54,7 @@ class Display:
         """One epoch done: prints its line."""
         if self._bar is not None:
             self._bar.update(self._task, completed=epoch * self._steps)
-        self.say(epoch_line(epoch, self._epochs, figures, scores))
+        self.say(self._prefix + epoch_line(epoch, self._epochs, figures, scores))
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""
@@ -63,13 +64,17 @@ class Display:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def epoch_line(epoch: int, epochs: int, figures: dict[str, float], scores: dict[str, float]) -> str:
     """Averages of an epoch in one line."""
     names = sorted((name for name in figures if name.startswith("train/loss_")), reverse=True)
     losses = [f"{name.removeprefix('train/loss_')} {figures[name]:.3f}" for name in names]
     parts = [
         f"epoch {epoch:>{len(str(epochs))}}/{epochs}",
-        f"loss {figures['train/loss']:.3f}" + (f" ({', '.join(losses)})" if losses else ""),
+        f"loss {_number(figures['train/loss'])}" + (f" ({', '.join(losses)})" if losses else ""),
         f"positives {figures['train/positives']:.1f}",
         f"pool {figures['train/pool']:,.0f}",
         f"{figures['train/seconds']:.1f} s",

@@ -69,7 +69,10 @@ class FullSpace:
         if self.chunk < 1:
             raise UserError(f"grad_cache_size = {self.chunk}: encode at least 1 label at once")
         if self.loss == "soft-topk" and not 1 <= self.k < len(self.labels):
-            raise UserError(f"k = {self.k} of soft-topk must lie between 1 and the {len(self.labels):,} labels less 1")
+            raise UserError(
+                f"topk is {self.k}, and soft-topk needs more labels than that, but there are {len(self.labels):,}; "
+                "lower topk or set loss=pick-one-label"
+            )
         tokens = self.settings.micro_batch_tokens if self.model.encoder.micro_batched else None
         self._order = LabelOrder.of(self.labels, self.chunk, tokens)
 

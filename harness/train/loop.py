@@ -35,6 +35,10 @@ Validate = Callable[[str | None], dict[str, float]]
 """Scores the held-out rows by a view, or by the one that the run reports."""
 
 
+_DIVERGED = 100.0
+"""A training whose loss grows by this factor has diverged, even if it stays finite."""
+
+
 @dataclass
 class Position:
     """Where a training stands; with weights, moments and mined batches it is all that a resumed run needs."""
@@ -55,6 +59,8 @@ class Position:
     """Best value of the stage on the held-out rows."""
     best_epoch: int = 0
     """The epoch it was reached in, counted from 1."""
+    first_loss: float = 0.0
+    """Mean loss of the first epoch of the stage."""
     rates: dict[str, float] = field(default_factory=dict)
     """Peak learning rates of the stage; the config may leave them to the encoder."""
 
@@ -140,7 +146,8 @@ class Training:
             with boundary.immediate():
                 stage.begin()
         done = position.epoch * stage.source.steps + position.batch
-        with Display(stage.name, stage.epochs, stage.source.steps, done) as display:
+        several = len(self.stages) > 1
+        with Display(stage.name, stage.epochs, stage.source.steps, done, name_lines=several) as display:
             while position.epoch < stage.epochs:
                 timer, rows_before = Timer(), position.sums.get("rows", 0.0)
                 if position.batch == 0:  # inside an epoch the checkpoint holds what was mined before it
@@ -182,6 +189,7 @@ class Training:
         """Moves on by one step."""
         position = self.position
         figures = {**losses, "rows": len(rows), "pool": pool.size, "positives": pool.positives}
+        figures["negatives"] = pool.negatives
         for name, value in figures.items():
             position.sums[name] = position.sums.get(name, 0.0) + value
         position.batch += 1
@@ -198,6 +206,17 @@ class Training:
         if not figures["train/positives"]:
             self.journal.warn(
                 "no label in the pools is a positive of its query, so nothing is learned: check the labels"
+            )
+        elif not round(figures["train/negatives"], 6):
+            self.journal.warn(
+                "no query has a negative in its pool, so nothing is learned: raise batch_size, pool_size or eta"
+            )
+        if epoch == 1:
+            position.first_loss = figures["train/loss"]
+        elif epoch == stage.epochs and figures["train/loss"] > _DIVERGED * max(abs(position.first_loss), 1e-3):
+            self.journal.warn(
+                f"the loss of {stage.name} grew from {position.first_loss:.4g} to {figures['train/loss']:.4g}, so it "
+                "diverged: lower its learning rates, or raise its temperatures"
             )
         rates = stage.optimiser.learning_rates(epoch * stage.source.steps - 1)
         figures |= {"train/epoch": epoch, **{f"lr/{name}": rate for name, rate in rates.items()}}
