@@ -92,8 +92,6 @@ def run(
         # 7  the method's parts, from the train rows and what is made of them
         inputs = train_side(dataset, kept, tokens, encoder, device, config, journal.warn)
         parts = method.build(augmented(inputs, config, journal), params)
-        if parts.model is None and parts.fitted is None and config.augment != "none":
-            journal.warn(f"augment={config.augment} has no effect: {config.method} learns nothing from train rows")
         watch.lap("build")
 
         # 8  training, where the method trains
@@ -237,6 +235,8 @@ def augmented(inputs: Inputs, config: RunConfig, journal: Journal) -> Inputs:
 
 def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluator, held_out: Rows) -> dict[str, Any]:
     """Trains through the method's stages, from the start or from the last checkpoint; returns facts for the record."""
+    if parts.model is None and parts.fitted is None and config.augment != "none":
+        journal.warn(f"augment={config.augment} has no effect: {config.method} learns nothing from train rows")
 
     def scored(view: str | None) -> dict[str, float]:
         view = view or parts.scorer.views[0]

@@ -62,11 +62,12 @@ def topk_by_definition(scores: Tensor, space: LabelSpace, k: int) -> Tensor:
         if len(passing) <= k:
             losses.append(s.sum() * 0)
             continue
-        values = passing.detach().double()
+        values = passing.detach().double().sort(descending=True).values
         width = float(values.max() - values.min()) + 50
 
         def excess(t: float, values: Tensor = values) -> float:
-            return float(torch.sigmoid(values + t).sum() - k)
+            # sum - k, without the cancellation: in a wide gap both sides are far below float64's 1e-16
+            return float(torch.sigmoid(values[k:] + t).sum() - torch.sigmoid(-(values[:k] + t)).sum())
 
         middle = -float(values.median())
         root = torch.tensor(brentq(excess, middle - width, middle + width, xtol=1e-13), dtype=s.dtype)

@@ -81,7 +81,7 @@ def test_every_fault_is_told_at_once(workspace: Path, capsys: pytest.CaptureFixt
         "  unknown encoder 'minlm'; did you mean 'minilm'?",
         "  zeroshot: --set beta=2: unknown key 'beta'",
         "  --set search.k=0: search.k",
-        "  unknown --set unidec:beta=3: method 'unidec'; known: depsl, zeroshot",
+        "  --set unidec:beta=3: unidec is not among the methods of this bench (zeroshot, depsl)",
         "  --set seed=4: in a bench this is what --seeds is for",
         "  --set takes key=value",
         "  a setting for one method alone carries its name: --set unidec:beta=3",

@@ -344,7 +344,7 @@ def test_a_model_comes_back_with_its_facts(tmp_path: Path) -> None:
     tensors, facts = load_model(tmp_path / "elsewhere")
     assert facts == {"dim": 5, "heads": ["encoder", "classifier"], "by_id": {"10": 1, "9": 2}}
     assert torch.equal(tensors["weight"], values(2)["weight"])
-    with pytest.raises(DataError, match="model: no model here; resume or repeat the run"):
+    with pytest.raises(DataError, match="model: no model here; repeat the run"):
         load_model(tmp_path / "model")
 
 
@@ -357,7 +357,7 @@ def test_a_flipped_bit_in_a_model_is_refused(tmp_path: Path) -> None:
             damaged = bytearray(whole)
             damaged[place] ^= 1 << place % 8
             (tmp_path / what).write_bytes(damaged)
-            with pytest.raises(DataError, match=r"the model cannot be used; remove the folder .* and resume or repeat"):
+            with pytest.raises(DataError, match=r"the model cannot be used; remove the folder .* and repeat"):
                 load_model(tmp_path)
         (tmp_path / what).write_bytes(whole)
     assert load_model(tmp_path)[1] == {"dim": 5}

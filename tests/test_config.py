@@ -87,7 +87,7 @@ def test_merge_replaces_a_value_by_a_mapping() -> None:
 
 def test_a_written_config_reads_back(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("encoder: tiny\nmax_len: 16\nparams:\n  similarity: dot\nresults: {P@1: 50}\n")
+    file.write_text("encoder: tiny\nmax_len: 16\nparams:\n  similarity: dot\n")
     config, origins = resolve_config("zeroshot", "synthetic", [read_config_file(file)])
     assert (config.encoder, config.max_len, config.params) == ("tiny", 16, {"similarity": "dot"})
     assert origins["max_len"] == "mine.yaml"

@@ -261,7 +261,7 @@ def test_bad_settings_are_refused(tiny: Encoder) -> None:
     with pytest.raises(UserError, match="unknown loss over all labels 'supcon'"):
         objective(model, "supcon")
     for k in (0, LABELS):
-        with pytest.raises(UserError, match=f"k = {k} of soft-topk"):
+        with pytest.raises(UserError, match=f"topk is {k}, "):
             objective(model, "soft-topk", k=k)
 
 
@@ -309,5 +309,5 @@ def test_a_batch_of_more_rows_than_there_are_is_said() -> None:
     source, warnings = whole_space(batch_size=100)
     assert source.steps == 1
     assert len(source.batches(0)[0]) == 23
-    assert "batch_size 100" in warnings[0]
+    assert "a batch of 100" in warnings[0]
     assert not whole_space()[1]

@@ -273,7 +273,8 @@ def test_pools_without_a_negative_are_said(planted: Path) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_loss_that_grows_without_end_is_said(planted: Path) -> None:
-    record = run(config(planted, "renee", warm_epochs=0, epochs=3, lr_classifier=1e6), track="none")
+    rates = {"lr_classifier": 1e4, "warmup_epochs": 1.5}
+    record = run(config(planted, "renee", warm_epochs=0, epochs=3, **rates), track="none")
     assert any("diverged" in warning for warning in record.warnings)
 
 

@@ -60,7 +60,7 @@ class Position:
     best_epoch: int = 0
     """The epoch it was reached in, counted from 1."""
     first_loss: float = 0.0
-    """Mean loss of the first epoch of the stage."""
+    """Loss of the first step of the stage."""
     rates: dict[str, float] = field(default_factory=dict)
     """Peak learning rates of the stage; the config may leave them to the encoder."""
 
@@ -188,6 +188,8 @@ class Training:
     def _count(self, losses: dict[str, float], rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> None:
         """Moves on by one step."""
         position = self.position
+        if position.epoch == position.batch == 0:
+            position.first_loss = losses["loss"]
         figures = {**losses, "rows": len(rows), "pool": pool.size, "positives": pool.positives}
         figures["negatives"] = pool.negatives
         for name, value in figures.items():
@@ -211,9 +213,7 @@ class Training:
             self.journal.warn(
                 "no query has a negative in its pool, so nothing is learned: raise batch_size, pool_size or eta"
             )
-        if epoch == 1:
-            position.first_loss = figures["train/loss"]
-        elif epoch == stage.epochs and figures["train/loss"] > _DIVERGED * max(abs(position.first_loss), 1e-3):
+        if epoch == stage.epochs and figures["train/loss"] > _DIVERGED * max(abs(position.first_loss), 1e-3):
             self.journal.warn(
                 f"the loss of {stage.name} grew from {position.first_loss:.4g} to {figures['train/loss']:.4g}, so it "
                 "diverged: lower its learning rates, or raise its temperatures"
