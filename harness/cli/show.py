@@ -44,9 +44,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     width = console.width if console.is_terminal else _PIPE_WIDTH
     wanted = os.environ.get("COLUMNS", "")
     width = int(wanted) if wanted.isdecimal() and int(wanted) > 0 else width
-    needed = Measurement.get(console, console.options.update(max_width=10**6), table).minimum
+    size = Measurement.get(console, console.options.update(max_width=10**6), table)
     typer.echo(title)
-    Console(highlight=False, width=max(width, needed)).print(table)
+    Console(highlight=False, width=width if size.minimum <= width else size.maximum).print(table)
 
 
 def short_path(path: Path) -> str:

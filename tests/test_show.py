@@ -1,0 +1,34 @@
+"""Tables on narrow terminals, in pipes, and with a width that is none."""
+
+import pytest
+
+from harness.cli.show import print_table
+
+NAMES = ["a rather long name of a run that does not fit on one line", "another"]
+NUMBERS = [f"column{place}" for place in range(12)]
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], columns: list[str]) -> list[str]:
+    rows = [[name, *(f"{place}.25" for place in range(len(columns)))] for name in NAMES]
+    print_table("title", ["name", *columns], rows, numeric=columns)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("width", ["20", "80", "300", "0", "-5", "abc", ""])
+def test_no_column_and_no_digit_is_ever_lost(
+    width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    lines = lines_of(capsys, NUMBERS)
+    assert all(name in lines[1] for name in NUMBERS)
+    for place in range(len(NUMBERS)):
+        assert sum(f" {place}.25" in line for line in lines) == 2
+
+
+def test_words_are_folded_to_make_a_table_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = lines_of(capsys, NUMBERS[:2])
+    assert max(map(len, lines)) <= 60
+    assert len(lines) == 6  # title, head, rule, a name on two lines, another
