@@ -41,14 +41,19 @@ class Table:
 def settings_of(config: dict[str, Any]) -> str:
     """A configuration as text, without what has a column of its own or does not define the method."""
     own = {"method", "encoder", "dataset", "seed", "device", "batch_tokens", "checkpoint"}
+    if config.get("augment", "none") == "none":
+        own |= {"augment", "augment_options"}
     return json.dumps(flatten({key: value for key, value in config.items() if key not in own}), sort_keys=True)
 
 
 def differences(settings: list[str]) -> dict[str, str]:
-    """For each distinct configuration of a method, only the settings that are not the same in all of them."""
+    """For each distinct configuration of a method, only the settings that are not the same in all that have them.
+
+    A setting that an older record does not have, because it did not exist, is no difference.
+    """
     parsed = {text: json.loads(text) for text in dict.fromkeys(settings)}
     keys = sorted({key for values in parsed.values() for key in values})
-    varying = [key for key in keys if len({values.get(key) for values in parsed.values()}) > 1]
+    varying = [key for key in keys if len({values[key] for values in parsed.values() if key in values}) > 1]
     return {
         text: ", ".join(f"{key.removeprefix('params.')}={values[key]}" for key in varying if key in values)
         for text, values in parsed.items()
