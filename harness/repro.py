@@ -49,11 +49,16 @@ def environment(device: str) -> dict[str, Any]:
         "packages": {name: found for name in _PACKAGES if (found := version_of(name)) is not None},
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "memory_gib": _memory_gib(),
         "device": _device_name(device),
         "git": git_state(),
     }
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def version_of(package: str) -> str | None:

@@ -1,7 +1,7 @@
 """`parabel`: balanced label trees with linear one-vs-all classifiers on TF-IDF features (Prabhu et al. 2018).
 
 Trained by the library omikuji (extra `[peers]`); see `harness.model.forest`. It takes no seed: the same settings give
-another forest every time. Five runs on lf-pydocstitles gave P@1 from 49.9 to 51.4, a standard deviation of 0.6.
+another forest every time. Six runs on lf-pydocstitles gave P@1 from 49.8 to 51.4.
 """
 
 import shutil

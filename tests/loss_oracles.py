@@ -90,7 +90,8 @@ def triplet_oracle(
         for p in positives[:hardest_positives]:
             violators = [(negative, negative - row[p] + margin) for negative in negatives]
             violators = [(negative, hinge) for negative, hinge in violators if hinge > 0]
-            logits = [{"score": n, "violation": h, "none": 0.0}[weighting] / sharpness for n, h in violators]
+            # by violation: for one positive that is the score plus a constant, so the weights are the same
+            logits = [{"score": h, "none": 0.0}[weighting] / sharpness for _, h in violators]
             terms = [math.exp(logit - max(logits)) for logit in logits]
             norm = 1.0 if weighting == "none" else sum(terms)
             total += target[p] * sum(term / norm * hinge for term, (_, hinge) in zip(terms, violators, strict=True))
@@ -146,7 +147,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("triplet", ""): {},
     ("triplet", "stage 2"): {
         **{"margin": 0.2, "hardest_positives": 3, "hardest_negatives": 2},
-        **{"weighting": "violation", "sharpness": 1.0},
+        **{"sharpness": 1.0},
     },
     ("triplet", "plain"): {"weighting": "none", "hardest_positives": None},
     ("soft-topk", ""): {},

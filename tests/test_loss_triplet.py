@@ -74,17 +74,6 @@ def test_weights_are_a_softmax_over_the_violators_alone() -> None:
     assert triplet(further, mark).item() == pytest.approx((first * 0.4 + second * 0.2) / 4)
 
 
-@pytest.mark.parametrize("hardest_positives", [1, 3, None])
-def test_scores_and_violations_give_the_same_weights(hardest_positives: int | None) -> None:
-    scores, positive, ignored = cosines(2)
-    by_score, by_violation = (
-        triplet(scores, positive, ignored=ignored, weighting=weighting, hardest_positives=hardest_positives)
-        for weighting in ("score", "violation")
-    )
-    assert torch.equal(by_score, by_violation)
-    assert triplet(scores, positive, ignored=ignored, weighting="none") != by_score
-
-
 def test_only_the_hardest_take_part() -> None:
     scores, positive, ignored = cosines(3, rows=20, labels=60)
     _, gradient = value_and_gradient(

@@ -145,6 +145,7 @@ def test_it_never_returns_a_filter_pair_and_copes_with_an_unseen_label(
     ids = np.load(folder / "ids.npy", allow_pickle=False)
     assert ids.shape == (dataset.test.shape[0], 20)
     assert (ids[:, :5] >= 0).all()
+    assert np.isfinite(np.load(folder / "scores.npy", allow_pickle=False)[ids >= 0]).all()
     masked = dataset.test_filter.toarray().astype(bool)
     assert masked.any(axis=1).all()
     for row, found in enumerate(ids):

@@ -310,3 +310,8 @@ def test_tables_are_shipped() -> None:
     shipped = {path for pattern in settings for path in (ROOT / "methods").glob(pattern)}
     for path in published.table_paths().values():
         assert path in shipped
+
+
+def test_the_readme_counts_the_rows_as_they_are() -> None:
+    count = sum(len(table.rows) for table in published_tables().values())
+    assert f"{count} published rows" in (Path(__file__).parents[1] / "README.md").read_text()

@@ -25,13 +25,42 @@ from harness.repro import stream
 if TYPE_CHECKING:
     from harness.config import AugmentSettings
 
-__all__ = ["AUGMENTATIONS", "NONE", "Augmentation", "Augmented", "Frame", "Made", "augment", "check_name", "idle"]
+__all__ = [
+    "AUGMENTATIONS",
+    "NONE",
+    "Augmentation",
+    "Augmented",
+    "Frame",
+    "Given",
+    "Made",
+    "augment",
+    "check_name",
+    "idle",
+]
 
 NONE = "none"
 """The name that stands for the train rows as they are."""
 
 Frame = tuple[int, int]
 """How many special tokens every text has before and after its own, for example (1, 1) for [CLS] and [SEP]."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What rows are made from."""
+
+    train: csr_array
+    """Positives, all 1, indices sorted and unique, [N, L]."""
+    train_tokens: Ragged
+    """[N]."""
+    label_tokens: Ragged
+    """[L]."""
+    options: "AugmentSettings"
+    """`keep` and `rows` are none of a kind's business."""
+    generator: np.random.Generator
+    """The only source of random numbers."""
+    frame: Frame
+    """Special tokens around every text."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +78,8 @@ class Made:
 class Augmentation(Protocol):
     """What the registry holds."""
 
-    def __call__(
-        self,
-        train: csr_array,
-        train_tokens: Ragged,
-        label_tokens: Ragged,
-        options: "AugmentSettings",
-        generator: np.random.Generator,
-        frame: Frame,
-    ) -> Made:
-        """Makes rows.
-
-        Args:
-            train: Positives, all 1, indices sorted and unique, [N, L].
-            train_tokens: [N].
-            label_tokens: [L].
-            options: `keep` and `rows` are none of its business.
-            generator: The only source of random numbers.
-            frame: Special tokens around every text.
-        """
+    def __call__(self, given: Given) -> Made:
+        """Makes rows."""
         ...
 
 
@@ -173,7 +185,7 @@ def augment(
         raise UserError(f"there are no labels, so augment={name} has nothing to make rows for")
     train = whole_positives(train)
     make: Augmentation = AUGMENTATIONS.get(name)
-    made = make(train, train_tokens, label_tokens, options, stream(seed, "augment", 0), frame)
+    made = make(Given(train, train_tokens, label_tokens, options, stream(seed, "augment", 0), frame))
     _require_sound(name, made, train.shape[1])
     inherited = _inherited_filter(made, train_filter)
     if options.keep == "made":

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from harness.augment import Frame, Made
+from harness.augment import Frame, Given, Made
 from harness.data.ragged import Ragged
 from harness.errors import UserError
 
@@ -18,18 +18,11 @@ if TYPE_CHECKING:
     from harness.config import AugmentSettings
 
 
-def one_hot(
-    train: csr_array,
-    train_tokens: Ragged,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> Made:
+def one_hot(given: Given) -> Made:
     """A row for every label with a text, seen in train or not; its only target is itself (thesis table 1.2, Z')."""
-    counts = rows_per_label(train)
-    labels = chosen_labels(counts, has_text(label_tokens, frame), options, generator)
-    return Made(label_tokens.take(labels), self_targets(labels, train.shape[1]))
+    counts = rows_per_label(given.train)
+    labels = chosen_labels(counts, has_text(given.label_tokens, given.frame), given.options, given.generator)
+    return Made(given.label_tokens.take(labels), self_targets(labels, given.train.shape[1]))
 
 
 def chosen_labels(

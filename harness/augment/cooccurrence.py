@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from harness.augment import Frame, Made
+from harness.augment import Given, Made
 from harness.augment.blocks import blocks
 from harness.augment.choice import chosen_labels, has_text, rows_per_label
-from harness.data.ragged import Ragged
 from harness.progress import progress
 
 if TYPE_CHECKING:
-    from harness.config import AugmentSettings
+    pass
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int32]
@@ -37,44 +36,25 @@ _BLOCK = 1 << 22
 """Products summed up in one block; 8 bytes each before equal pairs are added up."""
 
 
-def gandalf(
-    train: csr_array,
-    train_tokens: Ragged,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> Made:
+def gandalf(given: Given) -> Made:
     """A row for every label with a text and a train row; targets P[Y_i | Y_j] above delta."""
-    labels = labels_to_make(train, label_tokens, options, generator, frame)
-    return Made(label_tokens.take(labels), strengths(train, labels, _conditional, options.delta))
+    labels = labels_to_make(given)
+    return Made(given.label_tokens.take(labels), strengths(given.train, labels, _conditional, given.options.delta))
 
 
-def glas(
-    train: csr_array,
-    train_tokens: Ragged,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> Made:
+def glas(given: Given) -> Made:
     """A row for every label with a text and a train row; targets sigmoid(S_ij) where S_ij is above delta."""
-    labels = labels_to_make(train, label_tokens, options, generator, frame)
-    targets = strengths(train, labels, _symmetric, options.delta)
+    labels = labels_to_make(given)
+    targets = strengths(given.train, labels, _symmetric, given.options.delta)
     targets.data = 1 / (1 + np.exp(-targets.data))
-    return Made(label_tokens.take(labels), targets)
+    return Made(given.label_tokens.take(labels), targets)
 
 
-def labels_to_make(
-    train: csr_array,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> NDArray[np.int64]:
+def labels_to_make(given: Given) -> NDArray[np.int64]:
     """Labels that have a text and a train row, or the share of them that the options ask for, increasing."""
-    counts = rows_per_label(train)
-    return chosen_labels(counts, has_text(label_tokens, frame) & (counts > 0), options, generator)
+    counts = rows_per_label(given.train)
+    allowed = has_text(given.label_tokens, given.frame) & (counts > 0)
+    return chosen_labels(counts, allowed, given.options, given.generator)
 
 
 def _conditional(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:

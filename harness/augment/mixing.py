@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from harness.augment import Frame, Made
+from harness.augment import Frame, Given, Made
 from harness.augment.blocks import blocks
 from harness.augment.choice import has_text, self_targets
 from harness.data.ragged import Ragged
@@ -26,7 +26,7 @@ from harness.errors import UserError
 from harness.progress import progress
 
 if TYPE_CHECKING:
-    from harness.config import AugmentSettings
+    pass
 
 ALPHA = 0.2
 """Most mixed rows are close to one of their texts."""
@@ -37,15 +37,9 @@ Integers = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 
 
-def mixup(
-    train: csr_array,
-    train_tokens: Ragged,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> Made:
+def mixup(given: Given) -> Made:
     """Pairs of train rows, mixed."""
+    train, train_tokens, frame, generator = given.train, given.train_tokens, given.frame, given.generator
     rows = np.flatnonzero((train_tokens.lengths > sum(frame)) & (np.diff(train.indptr) > 0))
     if len(rows) < 2:
         raise UserError("mixup needs at least two train rows with text and labels")
@@ -56,15 +50,10 @@ def mixup(
     return Made(_framed(one, other, train_tokens, frame), targets, (first, second))
 
 
-def label_mixup(
-    train: csr_array,
-    train_tokens: Ragged,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> Made:
+def label_mixup(given: Given) -> Made:
     """Every train row mixed with the text of one of its labels."""
+    train, train_tokens, frame, generator = given.train, given.train_tokens, given.frame, given.generator
+    label_tokens = given.label_tokens
     told = has_text(label_tokens, frame)
     owned = csr_array((told[train.indices].astype(np.float32), train.indices, train.indptr), shape=train.shape).copy()
     owned.eliminate_zeros()

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
-from harness.augment import Frame, Made
+from harness.augment import Given, Made
 from harness.augment.choice import rows_per_label
 from harness.augment.cooccurrence import labels_to_make
-from harness.data.ragged import Ragged
 from harness.progress import progress
 
 if TYPE_CHECKING:
-    from harness.config import AugmentSettings
+    pass
 
 HOPS = 400
 RESTART = 0.8
@@ -37,16 +36,9 @@ _WALKERS = 1 << 14
 Integers = NDArray[np.int64]
 
 
-def random_walk(
-    train: csr_array,
-    train_tokens: Ragged,
-    label_tokens: Ragged,
-    options: "AugmentSettings",
-    generator: np.random.Generator,
-    frame: Frame,
-) -> Made:
+def random_walk(given: Given) -> Made:
     """A row for every label with a text and a train row; targets from walks that start at the label."""
-    labels = labels_to_make(train, label_tokens, options, generator, frame)
+    labels, train = labels_to_make(given), given.train
     counts = rows_per_label(train)
     graph = _without(train, counts > HEAD)
     rows_of = graph.T.tocsr()
@@ -55,14 +47,14 @@ def random_walk(
     with progress("random walks", total=len(walking), unit="labels") as advance:
         for start in range(0, len(walking), _WALKERS):
             rows = walking[start : start + _WALKERS]
-            seen = visits(graph, rows_of, labels[rows], generator)
-            parts.append(_neighbours(seen, rows, labels[rows], options.delta))
+            seen = visits(graph, rows_of, labels[rows], given.generator)
+            parts.append(_neighbours(seen, rows, labels[rows], given.options.delta))
             advance(len(rows))
     own = (np.arange(len(labels)), labels, np.ones(len(labels)))
     row, label, target = (np.concatenate(column) for column in zip(own, *parts, strict=True))
     targets = coo_array((target.astype(np.float32), (row, label)), shape=(len(labels), train.shape[1])).tocsr()
     targets.sort_indices()
-    return Made(label_tokens.take(labels), targets)
+    return Made(given.label_tokens.take(labels), targets)
 
 
 def _without(train: csr_array, left_out: NDArray[np.bool_]) -> csr_array:

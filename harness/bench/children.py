@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from harness.bench import Cell, State
 from harness.files import write_json
 from harness.record import RunRecord
+from harness.repro import available_cores
 from harness.tracking import without_paths
 
 _TAIL_BYTES = 8192
@@ -39,7 +40,7 @@ def share_of_cores(workers: int) -> dict[str, str]:
     """Environment that gives each of several processes its share of the cores; one alone is left as `run` would be."""
     if workers == 1:
         return {}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     share = max(1, cores // workers)
     own = os.environ.get("OMP_NUM_THREADS", "")
     return {"OMP_NUM_THREADS": str(min(share, int(own)) if own.isascii() and own.isdigit() and int(own) else share)}

@@ -22,7 +22,7 @@ from torch import Tensor
 from harness.errors import UserError, unknown_name
 from harness.loss.closed_form import Evaluated, Pairs, candidates, differentiable, pair_targets, positive_pairs
 
-WEIGHTINGS = ("score", "violation", "none")
+WEIGHTINGS = ("score", "none")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def triplet(
         margin: By how much a positive must be ahead.
         hardest_negatives: k.
         hardest_positives: m; None = all positives.
-        weighting: "score" or "violation", two names of w above; "none" for w = 1, the plain mean of the hinges.
+        weighting: "score" for w above; "none" for w = 1, the plain mean of the hinges.
         sharpness: t.
         weight_gradient: The gradient runs through w, as in NGAME's code; such a step may draw a negative closer whose
             violation is more than t below the mean. False takes w as a constant.

@@ -30,6 +30,7 @@ from harness.files import read_json
 from harness.index import TopK
 from harness.index.sparse import top_entries
 from harness.progress import progress
+from harness.repro import available_cores
 
 _CHUNK_ROWS = 4096
 _SPARE = 8
@@ -199,11 +200,6 @@ def rows_as_pairs(features: csr_array) -> Iterator[list[tuple[int, float]]]:
     bounds = features.indptr.tolist()
     for row in range(features.shape[0]):
         yield pairs[bounds[row] : bounds[row + 1]]
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from harness.train.timing import Timer
 
 
+Validate = Callable[[str | None], dict[str, float]]
+"""Scores the held-out rows by a view, or by the one that the run reports."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """What one step works on."""

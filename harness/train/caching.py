@@ -16,6 +16,22 @@ from torch import Tensor
 
 from harness.data.ragged import Ragged
 from harness.model.encoder import Encoder, micro_batches, to_tensors
+from harness.repro import stream_seed
+from harness.train.settings import OptimSettings
+
+
+def encode_batch(
+    encoder: Encoder, texts: Ragged, settings: OptimSettings, device: str, seed: int, step: int
+) -> "BatchEncoding":
+    """Texts of a training step [n] with its own random numbers; position 0 of the step is left to what comes after."""
+    return BatchEncoding(
+        encoder,
+        texts,
+        device,
+        settings.micro_batch_tokens,
+        lambda chunk: stream_seed(seed, "dropout", step, chunk + 1),
+        cache=settings.gradient_cache,
+    )
 
 
 class BatchEncoding:

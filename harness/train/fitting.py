@@ -4,16 +4,14 @@ There is nothing to choose, so held-out rows are scored once, after the fit, and
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness.config import RunConfig
 from harness.method import Fitted
 from harness.tracking import Journal
+from harness.train import Validate
 from harness.train.checkpoint import save_files, verify_files
-
-Validate = Callable[[str | None], dict[str, float]]
 
 
 def fit(fitted: Fitted, journal: Journal, config: RunConfig, validate: Validate | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from harness.model.encoder import micro_batches, to_tensors
 from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
-from harness.train.caching import BatchEncoding
+from harness.train.caching import encode_batch
 from harness.train.precision import autocast
 from harness.train.settings import OptimSettings
 from harness.train.timing import Timer
@@ -85,14 +85,7 @@ class FullSpace:
             query, share, blocks = located(space, self._order, self.device)
             loss = self._streamed(space, query, share)
         with autocast(self.settings, self.device), timer.part("encode"):
-            encoding = BatchEncoding(
-                self.model.encoder,
-                texts,
-                self.device,
-                self.settings.micro_batch_tokens,
-                lambda chunk: stream_seed(self.seed, "dropout", batch.step, chunk + 1),
-                cache=self.settings.gradient_cache,
-            )
+            encoding = encode_batch(self.model.encoder, texts, self.settings, self.device, self.seed, batch.step)
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
             queries = self.model.retrieval(encoding.vectors).float()
         scaled = queries.detach() * self._scale

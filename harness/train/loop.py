@@ -9,7 +9,7 @@ save, to stop. It can be left and entered at any step; see `harness.train.checkp
 import math
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,15 +25,11 @@ from harness.config import CheckpointSettings, ValidationSettings
 from harness.errors import Terminated, UserError
 from harness.repro import device_memory, peak_memory_gib
 from harness.tracking import Journal
-from harness.train import Batch, Stage
+from harness.train import Batch, Stage, Validate
 from harness.train.checkpoint import Checkpoints, load_model, save_model
 from harness.train.display import Display
 from harness.train.interrupt import StepBoundary
 from harness.train.timing import Timer
-
-Validate = Callable[[str | None], dict[str, float]]
-"""Scores the held-out rows by a view, or by the one that the run reports."""
-
 
 _DIVERGED = 100.0
 """A training whose loss grows by this factor has diverged, even if it stays finite."""

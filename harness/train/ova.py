@@ -22,7 +22,7 @@ from harness.model.heads import Classifier, TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
 from harness.train.blocked import BlockedSgd, add_product
-from harness.train.caching import BatchEncoding
+from harness.train.caching import encode_batch
 from harness.train.optim import Optimiser
 from harness.train.precision import autocast, product_type
 from harness.train.settings import OptimSettings
@@ -66,14 +66,7 @@ class OneVsAll:
             texts = self.queries.take(batch.rows)
             pairs = KnownPairs.of(space, self._loss_rows(space.rows), self.device)
         with autocast(self.settings, self.device), timer.part("encode"):
-            encoding = BatchEncoding(
-                self.model.encoder,
-                texts,
-                self.device,
-                self.settings.micro_batch_tokens,
-                lambda chunk: stream_seed(self.seed, "dropout", batch.step, chunk + 1),
-                cache=self.settings.gradient_cache,
-            )
+            encoding = encode_batch(self.model.encoder, texts, self.settings, self.device, self.seed, batch.step)
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
             vectors = head(encoding.vectors)
         with timer.part("loss"):

@@ -23,7 +23,7 @@ from harness.data.ragged import Ragged
 from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
-from harness.train.caching import BatchEncoding
+from harness.train.caching import encode_batch
 from harness.train.precision import autocast
 from harness.train.settings import OptimSettings, Positive, Share
 from harness.train.timing import Timer
@@ -99,14 +99,7 @@ class PickSomeLabels:
             masks = masks_of(pool, self.device, self.drawn_only)
             rows = self._classifier_rows(pool)
         with autocast(self.settings, self.device), timer.part("encode"):
-            encoding = BatchEncoding(
-                self.model.encoder,
-                texts,
-                self.device,
-                self.settings.micro_batch_tokens,
-                lambda chunk: stream_seed(self.seed, "dropout", batch.step, chunk + 1),
-                cache=self.settings.gradient_cache,
-            )
+            encoding = encode_batch(self.model.encoder, texts, self.settings, self.device, self.seed, batch.step)
         with autocast(self.settings, self.device), timer.part("loss"):
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
             encoded = encoding.vectors
