@@ -83,6 +83,15 @@ class CheckpointSettings(Settings):
     """Checkpoints kept while a run trains; a finished run keeps its model alone."""
 
 
+class TrackingSettings(Settings):
+    """What a tracker gets besides figures; none of this changes a result."""
+
+    model: Literal["auto", "always", "never"] = "auto"
+    """Whether the trained model is copied there as one that `mlflow models serve` serves; auto: up to 500 MB."""
+    system_seconds: Annotated[float, Field(ge=0)] = 10.0
+    """How often load and memory of the machine are measured; 0 for never."""
+
+
 class RunConfig(Settings):
     """Everything that decides the outcome of a run, apart from the data itself."""
 
@@ -107,7 +116,10 @@ class RunConfig(Settings):
     augment_options: AugmentSettings = AugmentSettings()
     search: SearchSettings = SearchSettings()
     validation: ValidationSettings = ValidationSettings()
+    evaluate: Literal["test", "validation"] = "test"
+    """Which rows the numbers of the run are of. With `validation` test rows are never looked at: a trial of a sweep."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    tracking: TrackingSettings = TrackingSettings()
     params: dict[str, Any] = {}
     """The method's own knobs; their schema is the method's `Params`."""
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
+from harness.errors import UserError
 from harness.files import home
 from harness.repro import version_of
 from harness.tracking import tracking_uri
+from harness.tracking.places import check_uri
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ def _store() -> Finding:
     uri = tracking_uri()
     if version_of("mlflow") is None:
         return Finding("mlflow store", "broken", "mlflow is not installed", "make setup")
+    try:
+        check_uri(uri)
+    except UserError as error:
+        return Finding("mlflow store", "broken", str(error), "set MLFLOW_TRACKING_URI to one that can be, or unset it")
     if uri.startswith("sqlite:///"):
         return _sqlite_store(uri.removeprefix("sqlite:///"))
     return Finding(
@@ -152,4 +158,5 @@ def _sqlite_store(path: str) -> Finding:
             (stuck,) = store.execute("select count(*) from runs where status = 'RUNNING'").fetchone()
     except sqlite3.Error as error:
         return Finding("mlflow store", "broken", str(error), f"move {path} away; run folders keep every result")
-    return Finding("mlflow store", "ok", f"{runs} runs, {stuck} marked as running")
+    remedy = "`python -m harness runs reap` closes those whose process is gone" if stuck else ""
+    return Finding("mlflow store", "ok", f"{runs} runs, {stuck} marked as running", remedy)

@@ -29,6 +29,10 @@ class MissingDataError(UserError):
     """The dataset is not on this machine; the message says what to place where."""
 
 
+class Pruned(Exception):
+    """A trial of a sweep that is not worth going on with; says when and why."""
+
+
 class Terminated(BaseException):
     """SIGTERM arrived; unwinds like Ctrl-C so that every `with` block closes properly."""
 
@@ -37,6 +41,13 @@ def terminate(number: int, frame: FrameType | None) -> None:
     """Handler for SIGTERM; a second signal ends the process at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise Terminated
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a device or of this machine; the CPU allocator of torch raises a plain error."""
+    words = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or (isinstance(error, RuntimeError) and any(word in str(error) for word in words))
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

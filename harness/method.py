@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from harness.config import Layer, Settings
 from harness.data.card import describe_faults
@@ -141,6 +141,33 @@ class Method:
     build: Callable[[Inputs, Any], Parts]
 
 
+class SearchRange(Settings):
+    """Where a sweep looks for the value of a knob: a range of numbers, or a list of choices."""
+
+    knobs: tuple[str, ...] = Field(default=(), strict=False)
+    """Settings that get the value, where they are not called as the range is; dots reach nested ones."""
+    low: int | float | None = None
+    high: int | float | None = None
+    log: bool = False
+    """Draw evenly on a logarithmic scale."""
+    step: int | float | None = None
+    choices: list[int | float | str | bool | None] | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        numbers = (self.low, self.high)
+        if (self.choices is None) == (numbers == (None, None)):
+            raise ValueError("takes either low and high, or choices")
+        if self.choices is not None:
+            if not self.choices or self.log or self.step is not None:
+                raise ValueError("choices are a list that is not empty, without log or step")
+        elif self.low is None or self.high is None or not self.low < self.high:
+            raise ValueError("low must be below high")
+        elif self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("a logarithmic range begins above 0 and has no step")
+        return self
+
+
 class MethodCard(Settings):
     """The YAML beside a method."""
 
@@ -152,6 +179,10 @@ class MethodCard(Settings):
     """Run settings this method prefers, for example its encoder."""
     params: dict[str, Any] = Field(default={})
     """Every knob with its default, one comment each."""
+    search: dict[str, SearchRange] = Field(default={})
+    """Where a sweep looks, by the names that `sweep --over` takes; a preset has those of its method and its own."""
+    plan: dict[str, Any] = Field(default={})
+    """What `harness plan` has to know to foresee memory and time; see `harness.plan`."""
 
 
 def _own_methods() -> Registry[Method]:
@@ -195,14 +226,20 @@ def load_method(name: str) -> Method:
     return method
 
 
-def method_layer(name: str) -> Layer:
-    """The defaults a method brings: from its YAML, presets over what they are a preset of."""
+def method_card_path(name: str) -> Path:
+    """Where the YAML of a method or preset lies."""
     path = METHOD_FOLDER / f"{name}.yaml"
     if not path.exists():
         module = sys.modules[load_method(name).build.__module__]
         path = Path(str(module.__file__)).with_suffix(".yaml")
         if not path.exists():
             raise UserError(f"method {name!r} has no YAML beside its module ({path.name}); see CONTRIBUTING.md")
+    return path
+
+
+def method_layer(name: str) -> Layer:
+    """The defaults a method brings: from its YAML, presets over what they are a preset of."""
+    path = method_card_path(name)
     card = read_method_card(path)
     base = method_layer(card.preset_of).values if card.preset_of else {}
     values = {**base, **card.defaults, "params": {**base.get("params", {}), **card.params}}

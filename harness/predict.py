@@ -26,9 +26,19 @@ from harness.errors import DataError, UserError, unknown_name
 from harness.files import build_once, home, sha256_json
 from harness.index import TopK, search
 from harness.method import Ranker
-from harness.trained import TrainedRun, load_run
+from harness.trained import TrainedModel, TrainedRun, load_run
 
-__all__ = ["NewLabel", "Prediction", "TrainedRun", "load_run", "predict", "read_labels", "read_texts", "scoring_view"]
+__all__ = [
+    "NewLabel",
+    "Prediction",
+    "TrainedModel",
+    "TrainedRun",
+    "load_run",
+    "predict",
+    "read_labels",
+    "read_texts",
+    "scoring_view",
+]
 
 FORMAT = 1
 """Bumped whenever the same model would give other label vectors."""
@@ -37,6 +47,7 @@ STDIN = "-"
 NewLabel = tuple[str, str]
 """(id, text) of a label that the run has never seen."""
 Warn = Callable[[str], None]
+Vectors = Callable[[TrainedModel, str], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +68,14 @@ def to_stderr(message: str) -> None:
 
 
 def predict(
-    trained: TrainedRun,
+    trained: TrainedModel,
     texts: Sequence[str],
     k: int = 5,
     *,
     view: str | None = None,
     add_labels: Sequence[NewLabel] = (),
     exclude: csr_array | None = None,
+    vectors: Vectors | None = None,
     warn: Warn = to_stderr,
 ) -> list[list[Prediction]]:
     """The best k labels of every text, best first; fewer where there are fewer labels.
@@ -75,6 +87,7 @@ def predict(
         view: A way of scoring, one of the run's views; by default the one it reports.
         add_labels: Labels to rank together with those of the run.
         exclude: [n, L], pairs that are never returned.
+        vectors: Gives the label vectors [L, D] of a view in place of `label_vectors`.
         warn: Takes one line about what a reader of the predictions should know.
     """
     if k < 1:
@@ -83,14 +96,14 @@ def predict(
     _check_new(trained, add_labels, warn)
     if empty := count_empty(list(texts)):
         warn(f"{empty} of {len(texts)} texts are empty; what is predicted for them means nothing")
-    topk = _ranked(trained, _tokens(trained, texts, "text"), k, view, add_labels, exclude)
+    topk = _ranked(trained, _tokens(trained, texts, "text"), k, view, add_labels, exclude, vectors)
     if topk.flagged:
         warn(f"{topk.flagged} vectors were not finite; such a label is never found, such a text finds nothing")
-    known = trained.dataset.train.shape[1]
+    known = len(trained.label_id)
 
     def described(place: int, score: float) -> Prediction:
         if place < known:
-            return Prediction(trained.dataset.label_id[place], trained.dataset.label_text[place], score, False)
+            return Prediction(trained.label_id[place], trained.label_text[place], score, False)
         return Prediction(*add_labels[place - known], score, True)
 
     return [
@@ -100,18 +113,19 @@ def predict(
 
 
 def _ranked(
-    trained: TrainedRun,
+    trained: TrainedModel,
     tokens: Ragged,
     k: int,
     view: str,
     add_labels: Sequence[NewLabel],
     exclude: csr_array | None,
+    vectors: Vectors | None,
 ) -> TopK:
     """The best k labels of queries [n], added ones counted behind those of the run."""
     scorer = trained.parts.scorer
     if isinstance(scorer, Ranker):
-        return scorer.rank(tokens, min(k, trained.dataset.train.shape[1]), exclude, view)
-    labels = label_vectors(trained, view)
+        return scorer.rank(tokens, min(k, len(trained.label_id)), exclude, view)
+    labels = (vectors or label_vectors)(trained, view)
     if add_labels:
         added = _tokens(trained, [text for _, text in add_labels], "new label")
         labels = np.concatenate([labels, scorer.label_vectors(added, (view,))[view]])
@@ -121,7 +135,7 @@ def _ranked(
     return search(queries, labels, min(k, len(labels)), exclude, device=device)
 
 
-def scoring_view(trained: TrainedRun, view: str | None, adding: bool, warn: Warn = to_stderr) -> str:
+def scoring_view(trained: TrainedModel, view: str | None, adding: bool, warn: Warn = to_stderr) -> str:
     """The view to score by: the wanted one, else the run's first, or the one for text alone where labels are added."""
     scorer = trained.parts.scorer
     if view is not None and view not in scorer.views:
@@ -142,7 +156,7 @@ def scoring_view(trained: TrainedRun, view: str | None, adding: bool, warn: Warn
     return scorer.text_view
 
 
-def label_vectors(trained: TrainedRun, view: str) -> NDArray[np.float32]:
+def label_vectors(trained: TrainedModel, view: str) -> NDArray[np.float32]:
     """Vectors of the run's labels [L, D], computed on first use and memory-mapped from then on."""
     identity = {"format": FORMAT, "run": trained.identity, "view": view}
     folder = home() / "cache" / "label-vectors" / sha256_json(identity)
@@ -160,7 +174,7 @@ def label_vectors(trained: TrainedRun, view: str) -> NDArray[np.float32]:
     return vectors
 
 
-def _tokens(trained: TrainedRun, texts: Sequence[str], kind: str) -> Ragged:
+def _tokens(trained: TrainedModel, texts: Sequence[str], kind: str) -> Ragged:
     for number, text in enumerate(texts, start=1):
         try:
             text.encode()
@@ -178,16 +192,16 @@ def _widened(exclude: csr_array | None, labels: int) -> csr_array | None:
     return csr_array((exclude.data, exclude.indices, exclude.indptr), shape=(exclude.shape[0], labels))
 
 
-def _check_new(trained: TrainedRun, labels: Sequence[NewLabel], warn: Warn) -> None:
+def _check_new(trained: TrainedModel, labels: Sequence[NewLabel], warn: Warn) -> None:
     if not labels:
         return
     ids = Counter(name for name, _ in labels)
     name, count = ids.most_common(1)[0]
     if count > 1:
         raise UserError(f"{count} new labels have the id {name!r}; give each its own")
-    if taken := set(ids).intersection(trained.dataset.label_id):
+    if taken := set(ids).intersection(trained.label_id):
         raise UserError(f"the dataset has a label of id {min(taken)!r} already; give the new label another id")
-    known = {text for _, text in labels}.intersection(trained.dataset.label_text)
+    known = {text for _, text in labels}.intersection(trained.label_text)
     if repeats := sum(text in known for _, text in labels):
         warn(f"{repeats} of {len(labels)} new labels have the text of a label that the run has already")
 

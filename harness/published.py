@@ -76,6 +76,11 @@ class PublishedRow(_Frozen):
         """What `--published` takes."""
         return f"{self.table}/{self.row}"
 
+    @property
+    def stem(self) -> str:
+        """The row without its dataset; the same on all datasets of the table."""
+        return self.row.removesuffix(f"/{self.dataset}")
+
     @model_validator(mode="after")
     def _holds_together(self) -> "PublishedRow":
         if not self.row.endswith(f"/{self.dataset}"):
@@ -176,7 +181,34 @@ def published_row(name: str) -> PublishedRow:
 def results(table: str, dataset: str) -> dict[str, dict[str, Figure]]:
     """Printed figures of a table for one dataset, by row without the dataset's name; empty where it has none."""
     rows = [row for row in published_table(table).rows if row.dataset == dataset]
-    return {row.row.removesuffix(f"/{dataset}"): dict(row.results) for row in rows}
+    return {row.stem: dict(row.results) for row in rows}
+
+
+def varied_keys(table: PublishedTable) -> list[str]:
+    """The settings that a table is about: those that differ between the rows of one of its datasets, sorted."""
+    keys: set[str] = set()
+    for dataset in table.datasets:
+        rows = [row.settings for row in table.rows if row.dataset == dataset and row.method]
+        keys |= {key for row in rows for key in row if any(_differ(row, other, key) for other in rows)}
+    return sorted(keys)
+
+
+def settings_elsewhere(table: PublishedTable, stem: str) -> dict[str, Any]:
+    """What makes a row that row on a dataset which the table does not have.
+
+    That is what the table varies. What all rows share, and what a row changes from dataset to dataset (batch sizes of
+    the paper's GPU, for instance), is left to the method and to the card of the other dataset.
+    """
+    first, *others = [row.settings for row in table.rows if row.stem == stem and row.method]
+    return {
+        key: first[key]
+        for key in varied_keys(table)
+        if key in first and not any(_differ(first, other, key) for other in others)
+    }
+
+
+def _differ(first: dict[str, Any], second: dict[str, Any], key: str) -> bool:
+    return (key in first) != (key in second) or first.get(key) != second.get(key)
 
 
 def layer(row: PublishedRow) -> Layer:

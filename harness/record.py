@@ -6,6 +6,7 @@
              ids.npy           top labels of every test row, int32 [M, K], -1 = none
              scores.npy        their scores, float32 [M, K]
              per_row.npy       per-row metric values, float32 [M, number of names in the record]
+             sample.json       some test rows with their predictions, as texts
              model/            weights of a trained model, with a manifest of their own
              checkpoints/      while a training is not finished: what `--resume` needs
              manifest.json     sha256 of all of the above but the checkpoints
@@ -27,7 +28,8 @@ from harness.errors import UserError
 from harness.files import checked_name, home, read_json, write_json
 
 SCHEMA = 1
-Status = Literal["finished", "failed", "killed"]
+Status = Literal["finished", "failed", "killed", "pruned"]
+"""`pruned` is a trial of a sweep that was ended because others did better."""
 
 
 class RunRecord(BaseModel):
@@ -44,6 +46,8 @@ class RunRecord(BaseModel):
     """UTC, ISO 8601."""
     seconds: float
     config: dict[str, Any]
+    parent: dict[str, Any] | None = None
+    """The bench or sweep it belongs to: id, kind, name, params."""
     dataset: dict[str, Any]
     """Name, digest, measured statistics, propensity constants, filter on or off."""
     metrics: dict[str, float] = {}

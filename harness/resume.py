@@ -17,7 +17,7 @@ from harness.errors import DataError, UserError
 from harness.record import RunRecord, read_record, run_folder, utc_now
 
 _ABSENT = object()
-_FREE = ("checkpoint.",)
+_FREE = ("checkpoint.", "tracking.")
 """Settings that change no result and may differ."""
 
 
@@ -49,6 +49,7 @@ class Earlier:
         moved = differences(self.facts["environment"], facts["environment"])
         entry = {"time": utc_now(), "environment": moved}
         kept = {key: self.facts[key] for key in ("run_id", "started")}
+        kept["parent"] = facts.get("parent") or self.facts.get("parent")
         return {**facts, **kept, "resumed": [*self.facts.get("resumed", []), entry]}
 
 

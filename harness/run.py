@@ -1,13 +1,15 @@
 """The pipeline: one run from a config to a record, in ten steps."""
 
+import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +23,23 @@ from harness.data.ragged import Ragged
 from harness.data.tokens import token_counts, token_store
 from harness.errors import Terminated, UserError, unknown_name
 from harness.evaluation import Evaluator, Rows, Scored, label_weights, save_predictions
+from harness.facts import recorded, start_facts
 from harness.files import write_json
+from harness.folders import remember_folders
 from harness.index import check_backend
 from harness.method import Inputs, Parts, load_method, method_layer
 from harness.model import check_encoder
 from harness.model.encoder import Encoder, load_encoder
-from harness.record import RunRecord, Stopwatch, new_run_id, runs_folder, utc_now
-from harness.repro import environment, peak_memory_gib, stream
+from harness.record import RunRecord, Stopwatch, runs_folder
+from harness.repro import peak_memory_gib, stream
 from harness.resume import Earlier, require_unfinished
 from harness.runlock import run_lock
-from harness.tracking import Journal, Sink, make_sinks
+from harness.sample import prediction_sample
+from harness.system import SystemMetrics
+from harness.tracking import Journal, Tracker, make_tracker
+
+if TYPE_CHECKING:
+    from harness.train import OnValidation
 
 
 def resolve_config(method: str, dataset: str, layers: list[Layer]) -> tuple[RunConfig, dict[str, str]]:
@@ -54,21 +63,20 @@ def run(
     out: Path | None = None,
     track: str = "mlflow",
     earlier: Earlier | None = None,
+    parent: dict[str, Any] | None = None,
+    on_validation: "OnValidation | None" = None,
 ) -> RunRecord:
     """Runs one method on one dataset; returns the record that was also written to the run folder.
 
-    Steps 1 to 4 are where a user's mistake shows (a wrong name, missing data), so the run folder is opened after them.
-    `earlier` is an interrupted run that is taken up where it stopped.
+    Steps 1 to 4 are where a user's mistake shows (a wrong name, missing data); then the run folder is opened.
+    `earlier` is an interrupted run that is taken up where it stopped, `parent` the bench or sweep that the run belongs
+    to (`harness.tracking.group`). `on_validation` is told of every validation, and may raise `Pruned` to end the run.
     """
-    watch, sinks = Stopwatch(), make_sinks(track)
+    watch, tracker = Stopwatch(), make_tracker(track)
     if earlier is not None:
         earlier.require_settings(recorded(config))
-    # 1  the method and its knobs
-    method = load_method(config.method)
-    params = method.params.model_validate(config.params)
-
-    # 2  the device
-    device = choose_device(config.device)
+    # 1  the method, and 2  the device
+    method, device = load_method(config.method), choose_device(config.device)
 
     # 3  the dataset, prepared on first use; train rows held out where the config asks for it
     dataset = load(config.dataset, use_filter=config.filter)
@@ -78,11 +86,12 @@ def run(
     # 4  the encoder
     encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
     max_len = text_length(config, encoder)
+    remember_folders(config, encoder.identity)
     watch.lap("load_encoder")
 
     # 5  the run folder: every event goes there first, then to MLflow
-    facts = start_facts(config, dataset, encoder, max_len, device)
-    with open_run(facts, origins or {}, sinks, out, earlier) as journal:
+    facts = start_facts(config, dataset, encoder, max_len, device) | {"parent": parent}
+    with open_run(facts, origins or {}, tracker, out, earlier) as journal:
         watch.lap("open_tracking")
 
         # 6  tokens, cached by content
@@ -91,17 +100,17 @@ def run(
 
         # 7  the method's parts, from the train rows and what is made of them
         inputs = train_side(dataset, kept, tokens, encoder, device, config, journal.warn)
-        parts = method.build(augmented(inputs, config, journal), params)
+        parts = method.build(augmented(inputs, config, journal), method.params.model_validate(config.params))
         watch.lap("build")
 
         # 8  training, where the method trains
         evaluator = Evaluator(config, dataset, label_weights(dataset), tokens.labels, device)
         held_out = Rows(tokens.train.take(held), dataset.train[held], dataset.train_filter[held], "held-out rows")
-        training = train(parts, journal, config, evaluator, held_out)
+        training = train(parts, journal, config, evaluator, held_out, on_validation)
         watch.lap("train")
 
         # 9  vectors and search, filter pairs masked before ranking
-        scored = evaluator.score(parts.scorer, Rows(tokens.test, dataset.test, dataset.test_filter))
+        scored = evaluator.score(parts.scorer, test_rows(dataset, tokens) if config.evaluate == "test" else held_out)
         watch.lap("score")
 
         # 10 predictions, model, record
@@ -111,7 +120,7 @@ def run(
 
 @contextmanager
 def open_run(
-    facts: dict[str, Any], origins: dict[str, str], sinks: list[Sink], out: Path | None, earlier: Earlier | None
+    facts: dict[str, Any], origins: dict[str, str], tracker: Tracker | None, out: Path | None, earlier: Earlier | None
 ) -> Iterator[Journal]:
     """The run folder, new or that of an `earlier` run, held by this process alone; tidied up when the run is done.
 
@@ -123,19 +132,26 @@ def open_run(
     with run_lock(folder):
         if earlier is not None:
             require_unfinished(folder)  # another process may have finished it since it was looked up
-        journal = Journal(folder, facts, sinks, earlier)
+        journal = Journal(folder, facts, tracker, earlier)
         try:
             with journal:
                 if earlier is None:
                     write_json(folder / "config.json", {"config": facts["config"], "origins": origins})
                 for change in facts.get("resumed", [{}])[-1].get("environment", []):
                     journal.warn(f"taken up in another environment: {change}")
-                yield journal
+                with SystemMetrics(by_second(journal), facts["config"]["tracking"]["system_seconds"]):
+                    yield journal
         except (KeyboardInterrupt, Terminated):
             if journal.record.status != "finished":
                 print(f"to go on: {how_to_resume(folder, facts['config'])}", file=sys.stderr)  # noqa: T201
             raise
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
+
+
+def by_second(journal: Journal) -> Callable[[dict[str, float]], None]:
+    """Logs figures under the seconds since the run began, which no step of the training stands for."""
+    began = time.monotonic() - journal.seconds_before
+    return lambda values: journal.metrics(values, step=round(time.monotonic() - began))
 
 
 def how_to_resume(folder: Path, config: dict[str, Any]) -> str:
@@ -178,10 +194,17 @@ def tokenise(dataset: Dataset, encoder: Encoder, max_len: int, kept: NDArray[np.
     return Tokens(train, test, labels)
 
 
+def test_rows(dataset: Dataset, tokens: Tokens) -> Rows:
+    """What the numbers of a run are of, unless it is a trial."""
+    return Rows(tokens.test, dataset.test, dataset.test_filter)
+
+
 def hold_out(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Train rows that are trained on, and train rows that choose the epoch; a seeded draw, both sorted."""
     size, rows = config.validation.size, dataset.train.shape[0]
     count = round(size) if size >= 1 else round(size * rows)
+    if config.evaluate == "validation" and not count:
+        raise UserError("evaluate=validation needs held-out rows; set validation.size, for example 0.1")
     if size and not count:
         raise UserError(f"validation.size {size} of {rows:,} train rows is no row; raise it")
     if not count and config.validation.patience is not None:
@@ -233,7 +256,14 @@ def augmented(inputs: Inputs, config: RunConfig, journal: Journal) -> Inputs:
     return inputs
 
 
-def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluator, held_out: Rows) -> dict[str, Any]:
+def train(
+    parts: Parts,
+    journal: Journal,
+    config: RunConfig,
+    evaluator: Evaluator,
+    held_out: Rows,
+    on_validation: "OnValidation | None" = None,
+) -> dict[str, Any]:
     """Trains through the method's stages, from the start or from the last checkpoint; returns facts for the record."""
     if parts.model is None and parts.fitted is None and config.augment != "none":
         journal.warn(f"augment={config.augment} has no effect: {config.method} learns nothing from train rows")
@@ -246,12 +276,13 @@ def train(parts: Parts, journal: Journal, config: RunConfig, evaluator: Evaluato
     if parts.fitted is not None:
         from harness.train.fitting import fit
 
-        return fit(parts.fitted, journal, config, validate)
+        return fit(parts.fitted, journal, config, validate, on_validation)
     if parts.model is None:
         return {}
     from harness.train.loop import Training
 
-    training = Training(parts.model, parts.stages(), journal, config.checkpoint, config.validation, validate)
+    saving, choosing = config.checkpoint, config.validation
+    training = Training(parts.model, parts.stages(), journal, saving, choosing, validate, on_validation)
     if journal.earlier is not None and not training.resume():
         journal.warn("there is no checkpoint to go on from; the training begins again")
     training.run()
@@ -270,15 +301,10 @@ def finish(
     """Step 10: writes predictions and model, and builds the record; its numbers are those of the first view."""
     best = scored[parts.scorer.views[0]]
     warn_of_surprises(journal, best, dataset, config)
-    save_predictions(journal.folder, best)
-    if parts.model is not None:
-        from harness.train.checkpoint import save_model
-
-        save_model(journal.folder / "model", parts.model.state_dict(), {"method": config.method})
-    if parts.fitted is not None:
-        from harness.train.fitting import save_fitted
-
-        save_fitted(parts.fitted, journal.folder / "model", {"method": config.method})
+    if config.evaluate == "test":  # a trial of a sweep is judged and forgotten; its settings are run again in earnest
+        save_predictions(journal.folder, best)
+        write_json(journal.folder / "sample.json", prediction_sample(dataset, best, seed=config.seed))
+        save_trained(parts, journal.folder / "model", config)
     watch.lap("save")
     views = {view: one.metrics for view, one in scored.items()} if len(scored) > 1 else {}
     named = {f"{view}/{name}": value for view, values in views.items() for name, value in values.items()}
@@ -299,6 +325,18 @@ def finish(
     )
 
 
+def save_trained(parts: Parts, folder: Path, config: RunConfig) -> None:
+    """Writes what was trained or fitted; nothing for a method without training."""
+    if parts.model is not None:
+        from harness.train.checkpoint import save_model
+
+        save_model(folder, parts.model.state_dict(), {"method": config.method})
+    if parts.fitted is not None:
+        from harness.train.fitting import save_fitted
+
+        save_fitted(parts.fitted, folder, {"method": config.method})
+
+
 def warn_of_surprises(journal: Journal, scored: Scored, dataset: Dataset, config: RunConfig) -> None:
     """What a reader of the numbers should know about them."""
     for warning in dataset.facts["provenance"].get("warnings", []):
@@ -307,55 +345,23 @@ def warn_of_surprises(journal: Journal, scored: Scored, dataset: Dataset, config
         journal.warn(f"{scored.topk.flagged} vectors were not finite; their rows count as misses")
     if short := metrics.short_rows(scored.topk.ids, max(config.ks)):
         journal.warn(f"{short} rows have fewer than {max(config.ks)} predictions; the rest count as misses")
-    if hidden := dataset.test.multiply(dataset.test_filter).nnz:
+    if config.evaluate == "test" and (hidden := dataset.test.multiply(dataset.test_filter).nnz):
         journal.warn(f"{hidden} true test pairs are filter pairs too, so nothing can find them; see `data check`")
 
 
-def start_facts(config: RunConfig, dataset: Dataset, encoder: Encoder, max_len: int, device: str) -> dict[str, Any]:
-    """The fields of a record that are known before the work begins; folders are recorded by name, never by path."""
-    return {
-        "run_id": new_run_id(config.method, dataset.name, config.seed),
-        "started": utc_now(),
-        "config": recorded(config),
-        "dataset": describe(dataset, config),
-        "encoder": {
-            "name": recorded_name(config.encoder),
-            "dim": encoder.dim,
-            "max_len": max_len,
-            "identity": encoder.identity,
-        },
-        "metric_version": metrics.METRIC_VERSION,
-        "environment": environment(device),
-    }
-
-
-def recorded(config: RunConfig) -> dict[str, Any]:
-    """A config as a record holds it."""
-    names = {"dataset": recorded_name(config.dataset), "encoder": recorded_name(config.encoder)}
-    return config.model_dump(mode="json") | names
-
-
-def recorded_name(name: str) -> str:
-    """A name as it is, a folder without what lies above it."""
-    return name if "/" not in name else f"./{Path(name).absolute().name}"
-
-
-def describe(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
-    """What the record says about the data."""
-    propensity = dataset.card.propensity
-    return {
-        "name": dataset.name,
-        "title": dataset.card.title,
-        "version": dataset.card.version,
-        "digest": dataset.digest,
-        "statistics": dataset.facts["statistics"],
-        "propensity": propensity.model_dump() if propensity else None,
-        "filter": config.filter and bool(dataset.test_filter.nnz),
-    }
+def refuse_several_processes() -> None:
+    """One run is one process: the ranks of a launcher would each train the whole model and write the same run."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if world not in ("", "1"):
+        raise UserError(
+            f"WORLD_SIZE is {world}, but a run is one process on one device; start it without a launcher, and several "
+            "runs side by side with `python -m harness bench --workers`"
+        )
 
 
 def choose_device(wanted: str) -> str:
-    """The torch device: `auto` takes CUDA when there is one."""
+    """The torch device: `auto` takes CUDA when there is one. A launcher's ranks, several devices, are refused."""
+    refuse_several_processes()
     if wanted == "cpu":
         return "cpu"
     import torch

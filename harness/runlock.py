@@ -45,7 +45,7 @@ class Holder(BaseModel):
 def run_lock(folder: Path) -> Iterator[None]:
     """Holds the lock of the run in `folder`; raises `UserError` if another process does."""
     path = folder.with_name(f".{folder.name}.lock")
-    holder = _this_process()
+    holder = this_process()
     try:
         _take(path, folder.name, holder)
         yield
@@ -61,7 +61,7 @@ def held_by_another(folder: Path) -> str | None:
     try:
         other = _read(path)
         if other is not None:
-            _refuse_unless_gone(other, path, folder.name, _this_process())
+            _refuse_unless_gone(other, path, folder.name, this_process())
     except UserError as error:
         return str(error)
     return None
@@ -84,7 +84,7 @@ def _refuse_unless_gone(other: Holder, path: Path, run_id: str, here: Holder) ->
     if (other.host, other.namespace) != (here.host, here.namespace):
         place = f"host {here.host}" if other.host != here.host else "this container"
         raise UserError(f"{message}{place} cannot see whether it still runs; if it does not, remove {path}")
-    if _lives(other):
+    if lives(other):
         raise UserError(f"{message}wait for it or stop it")
 
 
@@ -97,22 +97,25 @@ def _read(path: Path) -> Holder | None:
         raise DataError("not a lock of this harness; if no process works on this run, remove it", path) from error
 
 
-def _this_process() -> Holder:
+def this_process(pid: int | None = None) -> Holder:
+    """Who this process is, or the one with `pid` on this machine."""
+    pid = os.getpid() if pid is None else pid
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         namespace = ""
     return Holder(
-        pid=os.getpid(),
+        pid=pid,
         host=socket.gethostname(),
         namespace=namespace,
-        process_start=_process_start(os.getpid()),
+        process_start=_process_start(pid),
         since=utc_now(),
         token=secrets.token_hex(8),
     )
 
 
-def _lives(holder: Holder) -> bool:
+def lives(holder: Holder) -> bool:
+    """Whether a process of this machine is still there; a later one with its pid is another."""
     try:
         os.kill(holder.pid, 0)
     except ProcessLookupError:

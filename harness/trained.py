@@ -14,10 +14,11 @@ from harness.augment import NONE
 from harness.augment.side import with_made_rows
 from harness.config import Layer, RunConfig, resolve_layers
 from harness.data import Dataset, load
-from harness.data.ragged import Ragged
+from harness.data.ragged import Ragged, Texts
 from harness.errors import DataError, UserError, unknown_name
 from harness.files import read_manifest, sha256_json
-from harness.method import Parts, Ranker, load_method
+from harness.folders import remembered_folders, with_folders
+from harness.method import Inputs, Parts, Ranker, load_method
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, find_records, read_record, require_place, runs_folder
 from harness.record import run_folder as named_folder
@@ -32,22 +33,32 @@ FORMATS = ("sentence-transformers", "safetensors")
 
 
 @dataclass(frozen=True)
-class TrainedRun:
-    """A finished run, ready to score texts."""
+class TrainedModel:
+    """A model with the labels it knows, ready to score texts; the data it was trained on need not be there."""
 
     record: RunRecord
     config: RunConfig
-    dataset: Dataset
-    encoder: Encoder
+    label_id: Texts
+    """[L]."""
+    label_text: Texts
+    """[L]."""
     label_tokens: Ragged
     """[L]."""
+    encoder: Encoder
     parts: Parts
     """In eval mode, with the weights of the run."""
     max_len: int
     """Tokens per text, special tokens included."""
     device: str
     identity: str
-    """sha256 over what decides the run's vectors: weights, method, encoder, tokens, data."""
+    """sha256 over what decides the model's vectors: weights, method, encoder, tokens, data."""
+
+
+@dataclass(frozen=True)
+class TrainedRun(TrainedModel):
+    """A finished run."""
+
+    dataset: Dataset
 
 
 def load_run(
@@ -69,34 +80,64 @@ def load_run(
     """
     folder = run_folder(run, out)
     record = finished_record(folder)
-    method = load_method(record.config["method"])
-    places = {key: place for key, place in (("dataset", dataset), ("encoder", encoder)) if place is not None}
-    layers = [Layer(f"run {record.run_id}", record.config), Layer("given", {**places, "device": device})]
-    config, _ = resolve_layers(layers, method.params)
+    places = with_folders(record.config, remembered_folders(str(record.encoder.get("identity"))))
+    places |= {key: place for key, place in (("dataset", dataset), ("encoder", encoder)) if place is not None}
+    config = config_of(record, {**places, "device": device})
     for key in ("dataset", "encoder"):
         require_place(record.run_id, key, record.config[key], getattr(config, key))
-
-    device = choose_device(config.device)
     data = load(config.dataset, use_filter=config.filter)
-    _require_same(record, "dataset", "digest", data.digest)
-    model = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
-    _require_same(record, "encoder", "identity", model.identity)
-    max_len = text_length(config, model)
+    inputs = rebuilt_inputs(record, config, data)
+    model = ready_model(record, config, inputs, data.label_id, data.label_text, folder / "model")
+    return TrainedRun(**vars(model), dataset=data)
+
+
+def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
+    """The config of a run, checked again, with what is another one on this machine."""
+    method = load_method(record.config["method"])
+    layers = [Layer(f"run {record.run_id}", record.config), Layer("given", changes)]
+    return resolve_layers(layers, method.params)[0]
+
+
+def rebuilt_inputs(record: RunRecord, config: RunConfig, data: Dataset) -> Inputs:
+    """What the method of a run built from, after comparing data and encoder with the record; without made rows."""
+    require_same(record, "dataset", "digest", data.digest)
+    device = choose_device(config.device)
+    encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
+    require_same(record, "encoder", "identity", encoder.identity)
     kept, _ = hold_out(data, config)
-    tokens = tokenise(data, model, max_len, kept)
+    tokens = tokenise(data, encoder, text_length(config, encoder), kept)
     # what there was to warn of was said when the run was made
-    inputs = train_side(data, kept, tokens, model, device, config, lambda _: None)
+    return train_side(data, kept, tokens, encoder, device, config, lambda _: None)
+
+
+def ready_model(
+    record: RunRecord, config: RunConfig, inputs: Inputs, label_id: Texts, label_text: Texts, weights: Path
+) -> TrainedModel:
+    """The model of a run, from what its method builds from and the folder of its weights."""
+    method = load_method(config.method)
     params = method.params.model_validate(config.params)
     parts = method.build(inputs, params)
     if parts.model is None and config.augment != NONE:  # a saved model needs no made rows, anything else might
         parts = method.build(with_made_rows(inputs, config)[0], params)
+    max_len = text_length(config, inputs.encoder)
     identity = {
-        "weights": _load_weights(parts, folder / "model"),
+        "weights": _load_weights(parts, weights),
         "method": [config.method, config.params],
-        "encoder": [model.identity, model.tokenizer.sha256, max_len],
-        "dataset": data.digest,
+        "encoder": [inputs.encoder.identity, inputs.encoder.tokenizer.sha256, max_len],
+        "dataset": record.dataset["digest"],
     }
-    return TrainedRun(record, config, data, model, tokens.labels, parts, max_len, device, sha256_json(identity))
+    return TrainedModel(
+        record=record,
+        config=config,
+        label_id=label_id,
+        label_text=label_text,
+        label_tokens=inputs.label_tokens,
+        encoder=inputs.encoder,
+        parts=parts,
+        max_len=max_len,
+        device=inputs.device,
+        identity=sha256_json(identity),
+    )
 
 
 def run_folder(run: str, out: Path | None = None) -> Path:
@@ -125,7 +166,8 @@ def finished_record(folder: Path) -> RunRecord:
     return record
 
 
-def _require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
+def require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
+    """Refuses data or an encoder other than that of the run."""
     expected = str(getattr(record, key).get(mark, "unknown"))
     if found != expected:
         raise UserError(

@@ -9,6 +9,8 @@ from harness.config import Layer, Settings, knob_names, read_config_file, resolv
 from harness.data.card import card_paths, load_card, read_card
 from harness.errors import UserError
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
+from harness.plan.spec import check_plan
+from harness.sweep.space import check_declared
 
 Subject = TypeVar("Subject")
 
@@ -21,7 +23,7 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
     for path in cards.values():
         faults += _faults_of(check_card, path)
     for name in names:
-        faults += _faults_of(check_method, name)
+        faults += [*_faults_of(check_method, name), *_faults_of(check_search, name)]
     rows = 0
     for path in published.table_paths().values():
         found, wrong = check_published(path)
@@ -52,6 +54,12 @@ def check_method(name: str) -> None:
     silent = set(knob_names(method.params)) - set(layer.values["params"])
     if silent:
         raise UserError(f"{layer.origin}: knobs without a documented default: {', '.join(sorted(silent))}")
+    check_plan(name, set(knob_names(method.params)))
+
+
+def check_search(name: str) -> None:
+    """The ranges that a method declares for sweeps must be of its knobs, and their values ones that it takes."""
+    check_declared(name, load_method(name).params)
 
 
 def check_published(path: Path) -> tuple[int, list[str]]:

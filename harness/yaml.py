@@ -1,15 +1,19 @@
 """YAML as we accept it: version 1.2 scalars (`1e-5` is a number, `no` is a word), no tags, no aliases, no duplicates.
 
-Cards, method defaults and run configs all come through `read_yaml`. A file is data: nothing in it can name code, and a
-file that would expand in memory (anchors, 100 MB) is refused before it is parsed.
+Cards, method defaults and run configs all come through `read_yaml`; `format_yaml` writes what it reads. A file is data:
+nothing in it can name code, and a file that would expand in memory (anchors, 100 MB) is refused before it is parsed.
 """
 
+import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError
 
 _LIMIT_BYTES = 1_000_000
+_PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./@-]*", re.ASCII)
 _LIMIT_DEPTH = 32
 """The parser's time grows with the square of the nesting, so a page of brackets would keep it busy for hours."""
 
@@ -58,3 +62,53 @@ def parse_yaml(text: str, path: Path | str = "<text>") -> Any:
     except (YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"not valid YAML: {str(error).splitlines()[0]}", path) from error
     return value
+
+
+def format_yaml(values: Mapping[str, Any]) -> str:
+    """Settings as YAML that `parse_yaml` reads back to the same values and types, one key a line.
+
+    Numbers have all their digits; a string that could be read as anything else is quoted.
+    """
+    lines: list[str] = []
+    _format_mapping(values, 0, lines)
+    return "".join(f"{line}\n" for line in lines) or "{}\n"
+
+
+def _format_mapping(values: Mapping[str, Any], depth: int, lines: list[str]) -> None:
+    for key, value in values.items():
+        start = f"{'  ' * depth}{_format_flow(str(key))}:"
+        if isinstance(value, Mapping) and value:
+            lines.append(start)
+            _format_mapping(value, depth + 1, lines)
+        else:
+            lines.append(f"{start} {_format_flow(value)}")
+
+
+def _format_flow(value: Any) -> str:
+    """A value on one line: scalars, and lists and mappings in brackets."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_format_flow(str(key))}: {_format_flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_format_flow, value)) + "]"
+    if isinstance(value, str):
+        return _format_text(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(int(value))
+    if not isinstance(value, float):
+        raise TypeError(f"{type(value).__name__} is no setting")
+    if not math.isfinite(value):
+        return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
+    return repr(float(value))
+
+
+def _format_text(text: str) -> str:
+    """A word as it is where it is read back as that word, else in double quotes with YAML's own escapes."""
+    if _PLAIN_WORD.fullmatch(text) and parse_yaml(text) == text:
+        return text
+    escaped = (
+        f"\\{letter}" if letter in '"\\' else letter if " " <= letter <= "~" else f"\\U{ord(letter):08X}"
+        for letter in text
+    )
+    return f'"{"".join(escaped)}"'

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.servers import mlflow_server, mlflow_server_postgres, postgres
+
+__all__ = ["mlflow_server", "mlflow_server_postgres", "postgres"]
+
 if TYPE_CHECKING:
     from tests.loopback import Site
 
@@ -21,7 +25,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "workspace"
     monkeypatch.setenv("HARNESS_HOME", str(folder))
     monkeypatch.setenv("COLUMNS", "200")
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+    for name in ("URI", "USERNAME", "PASSWORD", "TOKEN"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    for name in ("MLFLOW_EXPERIMENT_NAME", "HARNESS_TRACKING_NICE"):
         monkeypatch.delenv(name, raising=False)
     return folder
 
@@ -31,7 +37,7 @@ def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated, empty MLflow database: creating the tables takes seconds, copying the file none."""
     import os
 
-    from harness.mlflow_sink import open_store
+    from harness.tracking.mlflow_store import open_store
 
     folder = tmp_path_factory.mktemp("mlflow")
     before = os.environ.get("HARNESS_HOME")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from rich.console import Console
 
 from harness.bench import State, clock, display, log_path
 from harness.bench.children import command, share_of_cores
+from harness.bench.estimate import Estimate
 from harness.bench.plan import Faults, chosen_methods, plan
 from harness.bench.shelf import Shelf
 from harness.config import Layer, read_config_file
 from harness.files import write_json
 from harness.method import methods
+from harness.record import RunRecord
 from harness.run import resolve_config
 from harness.runlock import run_lock
 from tests.bench_cells import TINY, answer, cut_off, finished, request, statuses
@@ -176,10 +179,9 @@ def test_interrupted_runs_are_taken_up_and_running_ones_left_alone(capsys: pytes
         (row,) = answer(*matrix, capsys=capsys)
         assert (row["status"], row["attempt"]) == ("running elsewhere", None)
         assert f"run {folder.name} is locked by pid {os.getpid()}" in row["reason"]
-    claim = FileLock(log_path(folder.parent, cell).with_suffix(".lock"))
-    with claim:
+    with FileLock(log_path(folder.parent, cell).with_suffix(".lock")):
         (row,) = answer(*matrix, capsys=capsys)
-        assert (row["status"], row["reason"]) == ("running elsewhere", "another bench works on it")
+        assert (row["status"], row["reason"]) == ("running elsewhere", "another bench works on it, or a process of one")
     (folder / "events.jsonl").write_text("")  # killed before its first line
     assert shelf.look(cell).resumable == folder.name  # what was read before stands
     assert Shelf(folder.parent).look(cell).status == "missing"
@@ -221,12 +223,30 @@ def test_time_left_is_judged_by_the_like() -> None:
     known = states(("zeroshot", 0, "done", 10.0), ("zeroshot", 1, "done", 20.0), ("depsl", 0, "failed", 1.0))
     waiting = states(("zeroshot", 2, "waiting", None), ("depsl", 1, "waiting", None), ("depsl", 2, "running", None))
     waiting[2].began = 93.0
-    assert display.time_left([*known, *waiting], 1, now=100.0) == 15 + 15 + (15 - 7)
+    assert Estimate([*known, *waiting], [], 1).left(100.0) == (15 - 7) + 15 + 15  # the dataset's mean for depsl
     known += states(("depsl", 0, "done", 4.0))
     known[-1].took = 6.0  # its process needed two seconds to start
-    assert display.time_left([*known, *waiting], 2, now=100.0) == (15 + 6 + 0) / 2
-    assert display.time_left(waiting, 1, now=100.0) is None
-    assert display.time_left(known, 1, now=100.0) == 0
+    assert Estimate([*known, *waiting], [], 1).left(100.0) == 0 + 15 + 6
+    assert Estimate([*known, *waiting], [], 2).left(100.0) == 15  # the longest of two side by side, not half the sum
+    assert Estimate(waiting, [], 1).left(100.0) is None
+    assert Estimate(known, [], 1).left(100.0) == 0
+
+
+def test_time_left_is_judged_by_earlier_runs_of_the_folder(workspace: Path) -> None:
+    record, folder = finished(plan(request())[0])
+
+    def took(seconds: float, **config: object) -> RunRecord:
+        return record.model_copy(update={"seconds": seconds, "config": record.config | config})
+
+    waiting = states(("zeroshot", 1, "waiting", None))
+    assert [one.run_id for one in Shelf(folder.parent).finished()] == [record.run_id]
+    other_settings = took(90.0, params={"similarity": "dot"})
+    assert Estimate(waiting, [took(30.0), took(50.0, seed=7), other_settings], 1).left(0.0) == 40
+    assert Estimate(waiting, [took(5.0, method="depsl"), other_settings], 1).left(0.0) == 90
+    assert Estimate(waiting, [took(5.0, method="depsl")], 1).left(0.0) == 5
+    known = states(("zeroshot", 0, "done", 7.0))
+    known[0].finish(took(30.0))
+    assert Estimate([*known, *waiting], [took(30.0), took(50.0)], 1).left(0.0) == 40  # what was there counts once
 
 
 def test_a_small_terminal_shows_what_runs() -> None:
@@ -249,14 +269,15 @@ def test_the_live_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     log.parent.mkdir()
     log.write_bytes(b"epoch 1\n\x1b[2Jepoch 2/9  loss 0.5\n\n")
     moments = iter(range(1000))
-    table = display.LiveTable(some, tmp_path, 1, lambda: float(next(moments)))
+    table = display.LiveTable(some, tmp_path, Estimate(some, [], 1), lambda: float(next(moments)))
     with table:
         table.tick()
         table.say("[b]a remark")
     drawn = screen.file.getvalue()  # type: ignore[attr-defined]
     for part in ("P@1", "PSP@5", "running", "[2Jepoch 2/9  loss 0.5", "[red]not markup[/red]", "[b]a remark"):
         assert part in drawn
-    assert "1/3 done, 1 failed" in drawn
+    assert "1/3 done, 1 running, 1 failed, " in drawn
+    assert re.search(r"so far, about \d s to go", drawn)
     assert "\x1b[2J" not in drawn
     assert (clock(59.4), clock(200), clock(3900)) == ("59 s", "3:20 min", "1:05:00 h")
 
@@ -266,3 +287,4 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "all,-unidec-v1" in shown
     assert "unidec:beta=2" in shown
+    assert "--table thesis-2.4,thesis-2.5 --datasets lf-debiantitles" in shown

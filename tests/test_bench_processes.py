@@ -7,21 +7,24 @@ from kill to comparison.
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from harness.bench import Cell, Request, loop
+from harness.bench import Cell, Request, children, loop
 from harness.bench.plan import plan
 from harness.files import read_json
 from harness.record import read_record
-from tests.bench_cells import TINY, answer, cut_off, finished, request, statuses
+from tests.bench_cells import TINY, Forked, answer, cut_off, finished, request, statuses
 from tests.commands import call
-from tests.training_runs import DATASET
+from tests.training_runs import DATASET, in_child
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,7 +39,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets what runs in place of `harness run`, by method and, for an attempt to take up, by `resume`."""
 
     def install(**scripts: str) -> None:
-        def command(cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path) -> list[str]:
+        def command(
+            cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path, parent: Path | None
+        ) -> list[str]:
             return [sys.executable, "-S", "-c", scripts["resume" if resume else cell.config.method.replace("-", "_")]]
 
         monkeypatch.setattr(loop, "command", command)
@@ -94,7 +99,7 @@ def when(happened: Callable[[], object], act: Callable[[], object]) -> threading
     """Does something as soon as something has happened."""
 
     def watch() -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 60
         while not happened() and time.monotonic() < deadline:
             time.sleep(0.002)
         act()
@@ -134,13 +139,52 @@ time.sleep(60)
         os.kill(int(ready.read_text()), 0)
 
 
-def test_from_kill_and_ctrl_c_to_comparison(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """faults 1, 5, 6 and 70: real processes; what was cut off twice ends as if it never had been."""
+def test_a_process_whose_bench_was_killed_goes_on_and_is_left_alone(
+    workspace: Path,
+    tmp_path: Path,
+    stand_in: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """fault 1: SIGKILL of the bench itself, before the process of its cell has opened a run folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a killed bench leaves its scratch folder behind
+    record, folder = finished(plan(request())[0])
+    shutil.move(folder, workspace / "kept")
+    orphaned, go = tmp_path / "orphaned", tmp_path / "go"
+    wait = f"import os, pathlib, shutil, signal, time\ngo = pathlib.Path({str(go)!r})\n"
+    orphan = f"""{wait}
+os.kill(os.getppid(), signal.SIGKILL)
+pathlib.Path({str(orphaned)!r}).write_text("yes")
+while not go.exists(): time.sleep(0.01)
+shutil.copytree({str(workspace / "kept")!r}, {str(folder)!r})
+"""
+    stand_in(zeroshot=orphan, depsl=f"{wait}go.write_text('')\nwhile os.getppid() and not {folder.exists}")
+    matrix = ["--methods", "zeroshot", *TINY]
+    assert in_child(lambda: call("bench", *matrix), tmp_path / "said") == -signal.SIGKILL
+    when(orphaned.exists, lambda: None).join()
+    (row,) = answer(*matrix, capsys=capsys)
+    assert (row["status"], row["attempt"]) == ("running elsewhere", None)
+    assert row["reason"] == "another bench works on it, or a process of one"
+
+    finish = f"{wait}go.write_text('')\nwhile not os.path.exists({str(folder / 'record.json')!r}): time.sleep(0.01)"
+    stand_in(zeroshot="raise SystemExit('begun twice')", depsl=finish)
+    rows = answer("--methods", "zeroshot,depsl", *TINY, capsys=capsys, code=1)
+    assert [row["status"] for row in rows] == ["done", "failed"]  # looked at again at the end
+    assert (rows[0]["run_id"], rows[0]["attempt"]) == (record.run_id, None)
+
+
+def test_from_kill_and_ctrl_c_to_comparison(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """faults 1, 5, 6 and 70: what was cut off twice ends as if it never had been.
+
+    The first run is the real command, the others are forked, because each command imports torch for seconds.
+    """
     settings = ["epochs=8", "batch_size=60", "lr_heads=1e-3", "checkpoint.min_seconds=0", "ks=[1, 5]"]
-    matrix = [part for setting in settings[:3] for part in ("--set", f"depsl:{setting}")]
-    matrix += [part for setting in settings[3:] for part in ("--set", setting)]
-    matrix = ["--methods", "depsl,zeroshot", *TINY, *matrix]
+    given = [*(f"depsl:{setting}" for setting in settings[:3]), *settings[3:]]
+    matrix = ["--methods", "depsl,zeroshot", *TINY, *(part for setting in given for part in ("--set", setting))]
     runs = workspace / "runs"
+    finished(plan(Request("depsl,zeroshot", DATASET, "0", "tiny", tuple(given)))[1])
 
     def steps() -> int:
         return max((int(path.name[5:]) for path in runs.glob("*/checkpoints/step-*")), default=0)
@@ -156,6 +200,7 @@ def test_from_kill_and_ctrl_c_to_comparison(workspace: Path, capsys: pytest.Capt
     assert depsl["reason"].startswith("ended by SIGKILL")
     assert statuses(*matrix, capsys=capsys) == ["resumable", "done"]
 
+    monkeypatch.setattr(children, "subprocess", SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL))
     saved = steps()
     watcher = when(lambda: steps() > saved, lambda: os.kill(os.getpid(), signal.SIGINT))
     assert call("bench", *matrix) == 130

@@ -14,6 +14,8 @@ MAY_BE_HEAVY = {
     "harness.loss",
     "harness.model",
     "harness.perf",
+    "harness.serving.entry",
+    "harness.serving.predictor",
     "harness.train",
     "methods",
 }

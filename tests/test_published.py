@@ -12,7 +12,17 @@ import pytest
 from harness import published
 from harness.config import Layer
 from harness.errors import UserError
-from harness.published import implausible, layer, published_row, published_table, published_tables, read_table, results
+from harness.published import (
+    implausible,
+    layer,
+    published_row,
+    published_table,
+    published_tables,
+    read_table,
+    results,
+    settings_elsewhere,
+    varied_keys,
+)
 from harness.run import resolve_config
 from harness.validate import check_published, validate_all
 from tests.commands import call
@@ -113,6 +123,11 @@ def test_every_table_has_all_its_rows() -> None:
     assert found == COUNTS
 
 
+def test_the_readme_counts_the_rows_as_they_are() -> None:
+    count = sum(len(table.rows) for table in published_tables().values())
+    assert f"{count} published rows" in (Path(__file__).parents[1] / "README.md").read_text()
+
+
 @pytest.mark.parametrize(("name", "column", "printed"), CELLS)
 def test_figures_are_those_of_the_papers(name: str, column: str, printed: float | str) -> None:
     assert published_row(name).results[column] == printed
@@ -168,6 +183,37 @@ def test_ablations_differ_only_where_the_paper_says() -> None:
     assert differing(f"preprint-7/1-supconxml/{amazon}", f"preprint-7/3-supconxml/{amazon}") == {"lambda": (0.5, 0.3)}
     assert differing(f"preprint-7/3-supconxml/{amazon}", f"preprint-1/unidec/{amazon}") == {}
     assert differing(f"preprint-7/5-supconxml/{amazon}", f"preprint-7/3-supconxml/{amazon}") == {"dim": (512, 768)}
+
+
+def test_what_a_table_varies_makes_a_row_on_other_data() -> None:
+    heads = published_table("thesis-2.5")
+    assert varied_keys(heads) == ["eta", "scorer"]
+    assert settings_elsewhere(heads, "unidec-clf-no-hard") == {"eta": 0, "scorer": "clf"}
+    losses = published_table("thesis-2.4")
+    assert varied_keys(losses) == ["bce_weight", "loss", "loss_classifier", "scorer"]
+    assert settings_elsewhere(losses, "ds-bce/unidec") == {
+        "bce_weight": 0,
+        "loss": "decoupled-softmax",
+        "loss_classifier": "bce",
+    }
+    assert varied_keys(published_table("dexml-readme")) == []  # one row differs from no other
+    methods = published_table("thesis-2.2")  # dim and batch sizes differ between rows, and from dataset to dataset
+    assert {"dim", "batch_size", "pool_size"} <= set(varied_keys(methods))
+    assert settings_elsewhere(methods, "depsl") == {
+        "encoder": "msmarco-distilbert",
+        "loss": "decoupled-softmax",
+        "refresh_epochs": 5,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_every_row_can_be_taken_to_other_data(name: str) -> None:
+    table = published_table(name)
+    for stem, method in {row.stem: row.method for row in table.rows if row.method}.items():
+        settings = settings_elsewhere(table, stem)
+        config, _ = resolve_config(method, "synthetic", [Layer(f"published {stem}", settings)])
+        assert set(settings) <= set(varied_keys(table))
+        assert all(config.params.get(key, value) == value for key, value in settings.items() if key == "eta")
 
 
 def test_results_of_a_dataset_are_keyed_by_row() -> None:
@@ -310,8 +356,3 @@ def test_tables_are_shipped() -> None:
     shipped = {path for pattern in settings for path in (ROOT / "methods").glob(pattern)}
     for path in published.table_paths().values():
         assert path in shipped
-
-
-def test_the_readme_counts_the_rows_as_they_are() -> None:
-    count = sum(len(table.rows) for table in published_tables().values())
-    assert f"{count} published rows" in (Path(__file__).parents[1] / "README.md").read_text()

@@ -36,7 +36,7 @@ def test_the_run_folder_is_complete(record: RunRecord, workspace: Path) -> None:
     assert manifest is not None
     assert set(manifest["files"]) == {
         *("config.json", "events.jsonl", "record.json"),
-        *("ids.npy", "scores.npy", "per_row.npy"),
+        *("ids.npy", "sample.json", "scores.npy", "per_row.npy"),
     }
     assert folder.name == record.run_id == read_record(folder).run_id
     assert set(record.metrics) == {
@@ -158,7 +158,7 @@ def test_mlflow_has_the_same_figures(mlflow_store: str) -> None:
         assert logged.data.metrics[key.replace("@", "_at_")] == pytest.approx(value)
     assert logged.data.params["encoder"] == "tiny"
     names = {artifact.path for artifact in client.list_artifacts(logged.info.run_id)}
-    assert names == {"config.json", "events.jsonl", "record.json"}
+    assert names == {"config.json", "events.jsonl", "record.json", "sample.json"}
     assert record.warnings == []
 
 

@@ -1,250 +1,240 @@
-"""Events first, the right status always, MLflow as a sink that may fail."""
+"""Events first, and the right status always, whatever the tracker does."""
 
 import json
 import math
-import signal
-import subprocess
-import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.errors import Pruned, UserError
 from harness.files import read_manifest
-from harness.mlflow_sink import MlflowSink, metric_name, original_name
-from harness.record import RunRecord, read_record
-from harness.tracking import Event, Journal, Sink
-
-
-def draft(run_id: str = "a-run") -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "started": "2026-01-01T00:00:00.000+00:00",
-        "config": {"method": "zeroshot", "encoder": "tiny", "dataset": "synthetic", "seed": 3, "search": {"k": 5}},
-        "dataset": {
-            "name": "synthetic",
-            "digest": "d" * 64,
-            "statistics": {"test": 2},
-            "filter": True,
-            "propensity": None,
-        },
-        "metric_version": 1,
-        "environment": {"harness": "0", "git": {"commit": "c", "dirty": False}},
-    }
-
-
-def finished(run_id: str = "a-run") -> RunRecord:
-    return RunRecord(**draft(run_id), status="finished", seconds=1.0, metrics={"P@1": 50.0})
+from harness.record import read_record
+from harness.resume import find_earlier
+from harness.tracking import Journal, make_tracker
+from harness.tracking.events import EventLog, LogReader, has_ended
+from harness.tracking.group import GroupLog
+from harness.tracking.places import reason, without_secrets
+from tests.tracked_runs import cut_off, draft, events_of, finished
 
 
 class Memory:
-    """A sink that remembers."""
-
-    name = "memory"
+    """A tracker that remembers what lay in the folder when it was called."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.status = ""
+        self.seen: list[tuple[str, list[str], bool]] = []
 
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
+    def start(self, folder: Path) -> None:
+        self._look("start", folder)
 
-    def close(self, status: str, folder: Path) -> None:
-        assert (folder / "record.json").exists()
-        self.status = status
+    def finish(self, folder: Path, wait: bool = True) -> None:
+        self._look("finish", folder)
 
-
-class Broken(Memory):
-    def handle(self, event: Event) -> None:
-        raise ConnectionError("no server")
-
-
-def events_of(folder: Path) -> list[Event]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    def _look(self, when: str, folder: Path) -> None:
+        complete = read_manifest(folder) is not None and (folder / "record.json").exists()
+        self.seen.append((when, [event["event"] for event in events_of(folder)], complete))
 
 
 def test_a_finished_run_is_complete_and_hashed(tmp_path: Path) -> None:
-    sink = Memory()
-    with Journal(tmp_path / "run", draft(), [sink]) as journal:
-        journal.metrics({"P@1": 50.0, "loss": math.nan}, step=7)
+    """fault 25: NaN is a word in the log"""
+    tracker = Memory()
+    with Journal(tmp_path / "run", draft(), tracker) as journal:
+        journal.metrics({"P@1": 50.0, "loss": math.nan, "rate": -math.inf}, step=7)
+        journal.warn("look here")
         journal.warn("look here")
         journal.complete(finished())
-    assert [event["event"] for event in events_of(tmp_path / "run")] == ["start", "metrics", "warning", "end"]
-    assert events_of(tmp_path / "run")[1]["values"] == {"P@1": 50.0, "loss": "nan"}
-    assert [event["event"] for event in sink.events] == ["start", "metrics", "warning", "end"]
-    assert sink.status == "finished"
+    kinds = ["start", "metrics", "warning", "end"]
+    assert [event["event"] for event in events_of(tmp_path / "run")] == kinds
+    assert events_of(tmp_path / "run")[1]["values"] == {"P@1": 50.0, "loss": "nan", "rate": "-inf"}
+    assert tracker.seen == [("start", ["start"], False), ("finish", kinds, True)]
     assert read_record(tmp_path / "run").metrics == {"P@1": 50.0}
     manifest = read_manifest(tmp_path / "run", verify=True)
     assert manifest is not None
     assert set(manifest["files"]) == {"events.jsonl", "record.json"}
 
 
-@pytest.mark.parametrize(("error", "status"), [(ValueError("boom\nmore"), "failed"), (KeyboardInterrupt(), "killed")])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError("boom\nmore"), "failed"), (KeyboardInterrupt(), "killed"), (Pruned("others are better"), "pruned")],
+)
 def test_an_exception_gives_the_right_status(tmp_path: Path, error: BaseException, status: str) -> None:
-    sink = Memory()
-    with pytest.raises(type(error)), Journal(tmp_path / "run", draft(), [sink]):
+    tracker = Memory()
+    with pytest.raises(type(error)), Journal(tmp_path / "run", draft(), tracker):
         raise error
     record = read_record(tmp_path / "run")
-    assert (record.status, sink.status) == (status, status)
+    assert record.status == status
+    assert [when for when, _, _ in tracker.seen] == ["start", "finish"]
     assert record.error is not None
     assert "more" not in record.error
     assert record.metrics == {}
 
 
-def test_a_broken_sink_never_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """fault 21"""
-    good = Memory()
-    sinks: list[Sink] = [Broken(), good]
-    with Journal(tmp_path / "run", draft(), sinks) as journal:
-        journal.metrics({"P@1": 1.0})
-        journal.complete(finished())
-    assert journal.record.status == "finished"
-    assert "no server" in capsys.readouterr().err
-    kinds = [event["event"] for event in events_of(tmp_path / "run")]
-    assert kinds == ["start", "warning", "metrics", "end"]
-    assert good.status == "finished"
-
-
-def test_sigterm_closes_the_run_as_killed(tmp_path: Path, workspace: Path, mlflow_store: str) -> None:
-    """fault 5"""
-    script = f"""
-import sys, time
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from tests.test_tracking import draft
-from harness.mlflow_sink import MlflowSink
-from harness.tracking import Journal
-with Journal(Path({str(tmp_path / "run")!r}), draft(), [MlflowSink({mlflow_store!r})]) as journal:
-    journal.metrics({{"P@1": 1.0}})
-    print("ready", flush=True)
-    time.sleep(60)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "ready"
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode != 0
-    assert read_record(tmp_path / "run").status == "killed"
-    from mlflow import MlflowClient
-
-    (experiment,) = [e for e in MlflowClient(mlflow_store).search_experiments() if e.name == "synthetic"]
-    (run,) = MlflowClient(mlflow_store).search_runs([experiment.experiment_id])
-    assert run.info.status == "KILLED"
-    assert run.data.metrics == {"P_at_1": 1.0}
-
-
-def test_mlflow_gets_params_metrics_dataset_and_artifacts(tmp_path: Path, mlflow_store: str) -> None:
-    from mlflow import MlflowClient
-
-    with Journal(tmp_path / "run", draft(), [MlflowSink(mlflow_store)]) as journal:
-        for step in range(3):
-            journal.metrics({"P@1": float(step), "loss": math.inf if step == 1 else 0.5}, step)
-        journal.complete(finished())
-    client = MlflowClient(mlflow_store)
-    experiment = client.get_experiment_by_name("synthetic")
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.info.run_name == "a-run"
-    assert run.data.params["search.k"] == "5"
-    assert run.data.params["environment.git.commit"] == "c"
-    assert run.data.tags["method"] == "zeroshot"
-    assert run.data.tags["git.dirty"] == "False"
-    assert [point.value for point in client.get_metric_history(run.info.run_id, "P_at_1")] == [0.0, 1.0, 2.0]
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "loss")] == [0, 2]
-    assert run.data.tags["non_finite.loss"] == "inf at step 1"
-    (given,) = run.inputs.dataset_inputs
-    assert (given.dataset.name, given.dataset.digest) == ("synthetic", "d" * 36)
-    assert {artifact.path for artifact in client.list_artifacts(run.info.run_id)} == {"record.json", "events.jsonl"}
-
-
-def test_a_failed_run_is_failed_in_mlflow(tmp_path: Path, mlflow_store: str) -> None:
-    from mlflow import MlflowClient
-
-    with pytest.raises(ValueError, match="boom"), Journal(tmp_path / "run", draft(), [MlflowSink(mlflow_store)]):
-        raise ValueError("boom")
-    client = MlflowClient(mlflow_store)
-    (run,) = client.search_runs([client.get_experiment_by_name("synthetic").experiment_id])
-    assert run.info.status == "FAILED"
-
-
-def test_a_kill_while_tracking_starts_is_recorded(tmp_path: Path) -> None:
+def test_a_kill_while_the_tracker_starts_is_recorded(tmp_path: Path) -> None:
     """fault 5"""
 
     class Slow(Memory):
-        def handle(self, event: Event) -> None:
-            if event["event"] == "start":
-                raise KeyboardInterrupt
+        def start(self, folder: Path) -> None:
+            raise KeyboardInterrupt
 
-    sink = Slow()
-    with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "run", draft(), [sink]):
+    tracker = Slow()
+    with pytest.raises(KeyboardInterrupt), Journal(tmp_path / "run", draft(), tracker):
         raise AssertionError("the block must not be entered")
     assert read_record(tmp_path / "run").status == "killed"
-    assert sink.status == "killed"
+    assert tracker.seen == [("finish", ["start", "end"], True)]
 
 
-@pytest.mark.parametrize("broken", ["log_artifact", "log_batch"])
-def test_a_failing_call_does_not_leave_the_run_open(
-    tmp_path: Path, mlflow_store: str, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    from mlflow import MlflowClient
-
-    def fails(*_: object, **__: object) -> None:
-        raise PermissionError("no")
-
-    with Journal(tmp_path / "run", draft(), [MlflowSink(mlflow_store)]) as journal:
-        monkeypatch.setattr(MlflowClient, broken, fails)
-        journal.metrics({"P@1": 1.0})
+def test_threads_may_log_at_once(tmp_path: Path) -> None:
+    with Journal(tmp_path / "run", draft()) as journal:
+        workers = [
+            threading.Thread(target=lambda name=name: [journal.metrics({name: 1.0}, step) for step in range(200)])
+            for name in "abcd"
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
         journal.complete(finished())
-    client = MlflowClient(mlflow_store)
-    (run,) = client.search_runs([client.get_experiment_by_name("synthetic").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert journal.record.status == "finished"
+    values = [(*event["values"], event["step"]) for event in events_of(tmp_path / "run") if event["event"] == "metrics"]
+    assert sorted(values) == [(name, step) for name in "abcd" for step in range(200)]
 
 
-def test_an_unreachable_store_costs_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """fault 23: the database cannot be written"""
-    (tmp_path / "file").write_text("not a folder")
-    with Journal(tmp_path / "run", draft(), [MlflowSink(f"sqlite:///{tmp_path}/file/x.db")]) as journal:
+def test_a_resumed_run_drops_what_no_longer_holds(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with suppress(KeyboardInterrupt), Journal(folder, draft()) as journal:
+        journal.warn("first")
+        raise KeyboardInterrupt
+    with (folder / "events.jsonl").open("a") as log:
+        log.write('{"event": "metr')
+    tracker = Memory()
+    earlier = find_earlier(str(folder))
+    with Journal(folder, earlier.continued(draft()), tracker, earlier) as journal:
+        assert journal.warnings == ["first"]
         journal.complete(finished())
-    assert read_record(tmp_path / "run").status == "finished"
-    assert "events.jsonl has everything" in capsys.readouterr().err
+    kinds = ["start", "warning", "end", "resume"]
+    assert tracker.seen == [("start", kinds, False), ("finish", [*kinds, "end"], True)]
 
 
-def test_several_processes_start_on_a_fresh_store(tmp_path: Path, workspace: Path) -> None:
-    """fault 13"""
-    script = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from tests.test_tracking import draft, finished
-from harness.mlflow_sink import MlflowSink
-from harness.tracking import Journal, tracking_uri
-with Journal(Path(sys.argv[1]), draft(), [MlflowSink(tracking_uri())]) as journal:
-    journal.metrics({{"P@1": 1.0}})
-    journal.complete(finished())
-assert journal.warnings == []
-"""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / f"run{i}")], stderr=subprocess.PIPE, text=True)
-        for i in range(3)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], errors
-    assert not any("stopped" in error for error in errors), errors
-    from mlflow import MlflowClient
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fault 33"""
+    log = EventLog(tmp_path / "events.jsonl")
+    log.write("start", {"run_id": "a"})
+    before = (tmp_path / "events.jsonl").read_bytes()
+    written = log._file
 
-    client = MlflowClient(f"sqlite:///{workspace / 'mlflow.db'}")
-    runs = client.search_runs([client.get_experiment_by_name("synthetic").experiment_id])
-    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    class Full:
+        name = "events.jsonl"
+
+        def fileno(self) -> int:
+            return written.fileno()
+
+        def write(self, line: bytes) -> int | None:
+            return written.write(line[: len(line) // 2])
+
+    monkeypatch.setattr(log, "_file", Full())
+    with pytest.raises(OSError, match="No space left"):
+        log.write("metrics", {"step": 1})
+    assert (tmp_path / "events.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("key", ["P@1", "PSP@5", "seconds/encode", "loss (DE)", "λ"])
-def test_metric_names_map_both_ways(key: str) -> None:
-    """fault 26"""
-    import re
+def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"time": "t", "event": "start"}\n{"time": "t", "ev')
+    reader = LogReader(path)
+    assert [event["event"] for event in reader.read()] == ["start"]
+    assert reader.read() == []
+    assert not has_ended(path)
+    with path.open("ab") as stream:
+        stream.write(b'ent": "end"}\n')
+    assert has_ended(path)
+    assert [event["event"] for event in reader.read()] == ["end"]
+    with path.open("ab") as stream:
+        stream.write(b"[1]\n")
+    with pytest.raises(UserError, match=r"events.jsonl:3: not an event"):
+        reader.read()
 
-    assert re.fullmatch(r"[\w\-. :/]+", metric_name(key), re.ASCII)
-    assert original_name(metric_name(key)) == key
+
+def group(folder: Path, tracker: Any = None) -> GroupLog:
+    facts: dict[str, Any] = {"experiment": "synthetic", "name": "my bench", "params": {"seeds": [0]}, "tags": {"a": 1}}
+    return GroupLog(folder, "bench", "bench-1", tracker=tracker, **facts)
+
+
+def test_a_group_is_logged_and_continued(tmp_path: Path) -> None:
+    tracker = Memory()
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group" / "front.png").write_bytes(b"png")
+    with suppress(ValueError), group(tmp_path / "group", tracker) as log:
+        log.metrics({"done": 1.0}, 1)
+        log.artifact(tmp_path / "group" / "front.png")
+        raise ValueError("boom")
+    with group(tmp_path / "group") as log:
+        assert log.parent == {"id": "bench-1", "kind": "bench", "name": "my bench", "params": {"seeds": [0]}}
+    events = events_of(tmp_path / "group")
+    assert [event["event"] for event in events] == ["start", "metrics", "artifact", "end", "resume", "end"]
+    assert [event.get("status") for event in events] == [None, None, None, "failed", None, "finished"]
+    assert events[2]["path"] == "front.png"
+    assert {key: events[0][key] for key in ("kind", "run_id", "experiment", "name", "params", "tags")} == {
+        "kind": "bench",
+        "run_id": "bench-1",
+        "experiment": "synthetic",
+        "name": "my bench",
+        "params": {"seeds": [0]},
+        "tags": {"a": 1},
+    }
+    assert [when for when, _, _ in tracker.seen] == ["start", "finish"]
+    with pytest.raises(UserError, match="holds the log of 'bench-1'"):
+        GroupLog(tmp_path / "group", "bench", "other", experiment="x", name="x", params={}, tags={})
+    with pytest.raises(ValueError, match="subpath"), group(tmp_path / "group") as log:
+        log.artifact(tmp_path / "elsewhere.png")
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("mlruns", "folder of files"),
+        ("./mlruns", "folder of files"),
+        ("/data/mlruns", "folder of files"),
+        ("file:///data/mlruns", "folder of files"),
+        ("C:\\runs", "folder of files"),
+        ("ftp://host/x", "unknown scheme of MLFLOW_TRACKING_URI 'ftp'"),
+        ("postgres://u:secret@host/x", "did you mean 'postgresql'"),
+        ("http:/host", "incomplete"),
+        ("http://", "names no server"),
+        ("http://host:port", "names no server"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+    ],
+)
+def test_a_store_that_cannot_be_is_refused(uri: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(UserError, match=message) as raised:
+        make_tracker("mlflow")
+    assert "secret" not in str(raised.value)
+    assert make_tracker("none") is None
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///x.db", "postgresql://u:p@h/d", "http://h:1", "https://h/p", "databricks"])
+def test_a_store_that_may_be_is_taken(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert make_tracker("mlflow") is not None
+    with pytest.raises(UserError, match="--track takes mlflow or none"):
+        make_tracker("wandb")
+
+
+def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:p%40ss-word@host/db")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "tok-en")
+    text = "cannot open postgresql://me:p%40ss-word@host/db (p@ss-word, hunter2, tok-en)\nmore"
+    shown = reason(ConnectionError(text))
+    assert shown == "ConnectionError: cannot open postgresql://me:***@host/db (***, ***, ***)"
+    assert without_secrets("http://me:other@host") == "http://me:***@host"
+
+
+def test_cut_off_runs_have_no_end(tmp_path: Path) -> None:
+    with Journal(tmp_path / "run", draft()) as journal:
+        journal.complete(finished())
+    cut_off(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])["event"] == "start"
+    assert not has_ended(tmp_path / "run" / "events.jsonl")

@@ -112,6 +112,8 @@ def test_folders_have_to_be_found_again(
     monkeypatch.chdir(tmp_path / "empty")
     with pytest.raises(UserError, match=r"a folder called 'tickets', .*--dataset PATH"):
         load_run(name, tmp_path / "runs")
+    assert load_run(records["zeroshot"].run_id).encoder.name  # the workspace knows where a model folder is
+    monkeypatch.setattr("harness.trained.remembered_folders", lambda identity: {})
     with pytest.raises(UserError, match=r"a folder called 'small-bert', .*--encoder PATH"):
         load_run(records["zeroshot"].run_id)
     assert predict(load_run(name, tmp_path / "runs", dataset=str(folder)), ["fires"])[0][0].label == "b"

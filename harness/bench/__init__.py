@@ -1,10 +1,11 @@
-"""The matrix methods x datasets x seeds, of which only what is missing is run.
+"""The matrix methods x datasets x seeds, or the rows of published tables, of which only what is missing is run.
 
     Request -> plan (every fault at once) -> cells -> shelf (done, resumable, missing) -> a process per cell -> records
 
 A cell is done when the folder of runs holds a finished record with the cell's key: the same settings, the same data,
 the same encoder weights, the same metric version. A run of that key which was interrupted is taken up where it stopped.
-Every cell is a process of its own (`python -m harness run`), so that one that crashes takes nothing else down.
+Every cell is a process of its own (`python -m harness run`), so that one that crashes takes nothing else down. One
+whose bench was killed goes on, and other benches leave its cell alone (`harness.bench.claim`).
 """
 
 from dataclasses import dataclass, field
@@ -24,11 +25,14 @@ class Request:
 
     methods: str
     """Names with commas between; `all` for every one, a leading minus leaves one out."""
-    datasets: str
+    datasets: str | None
+    """None for those of the tables."""
     seeds: str
     encoder: str | None = None
     settings: tuple[str, ...] = ()
     """`key=value` for all methods, `method:key=value` for one."""
+    tables: str | None = None
+    """Published tables, whose rows take the place of the methods."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,18 @@ class Cell:
     """What decides its numbers; see `harness.bench.shelf.key_of`."""
     name: str
     """Unique, and safe as a file name."""
+    data_name: str
+    """The dataset as records call it."""
+    variant: str = ""
+    """The settings that tell it from others of its method, where a bench has several."""
+
+    @property
+    def title(self) -> str:
+        """The method, with what is special about it."""
+        return f"{self.config.method} {self.variant}".rstrip()
 
     def __str__(self) -> str:
-        return f"{self.config.method} on {self.config.dataset}, seed {self.config.seed}"
+        return f"{self.title} on {self.config.dataset}, seed {self.config.seed}"
 
 
 @dataclass
@@ -77,7 +90,9 @@ class State:
         """For programs."""
         config = self.cell.config
         return {
+            "cell": self.cell.name,
             "method": config.method,
+            "variant": self.cell.variant,
             "dataset": config.dataset,
             "encoder": config.encoder,
             "seed": config.seed,

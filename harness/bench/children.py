@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.bench import Cell, State
+from harness.bench.claim import Claim
 from harness.files import write_json
 from harness.record import RunRecord
 from harness.repro import available_cores
@@ -21,8 +22,13 @@ _WIDTH = 300
 """Characters of a line that is told; a terminal shows less."""
 
 
-def command(cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path) -> list[str]:
-    """The command line of a cell's process; settings go through a file, so that they arrive as they are."""
+def command(
+    cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path, parent: Path | None = None
+) -> list[str]:
+    """The command line of a cell's process; settings go through a file, so that they arrive as they are.
+
+    A run that is taken up keeps the parent it began with.
+    """
     place = ["--out", str(runs), "--track", track, "--json"]
     start = [sys.executable, "-m", "harness", "run"]
     config = cell.config
@@ -33,7 +39,8 @@ def command(cell: Cell, runs: Path, track: str, resume: str | None, scratch: Pat
     settings = scratch / cell.name / "bench.json"  # a record says of each setting which file it came from
     write_json(settings, cell.given)
     named = ["--method", config.method, "--dataset", config.dataset, "--seed", str(config.seed)]
-    return [*start, *named, "--config", str(settings), *place]
+    belongs = ["--parent", str(parent)] if parent else []
+    return [*start, *named, "--config", str(settings), *belongs, *place]
 
 
 def share_of_cores(workers: int) -> dict[str, str]:
@@ -49,9 +56,15 @@ def share_of_cores(workers: int) -> dict[str, str]:
 class Child:
     """A running process; in a group of its own, so that Ctrl-C reaches it through the bench alone."""
 
-    def __init__(self, state: State, words: list[str], log: Path, scratch: Path, environment: dict[str, str]) -> None:
-        """Starts it; `log` takes what it writes to standard error, a file in `scratch` its record."""
+    def __init__(
+        self, state: State, words: list[str], log: Path, scratch: Path, environment: dict[str, str], claim: Claim
+    ) -> None:
+        """Starts it; `log` takes what it writes to standard error, a file in `scratch` its record.
+
+        It holds the claim too, for the case that it outlives the bench.
+        """
         self.state = state
+        self.claim = claim
         self.log = log
         self._output = scratch / f"{state.cell.name}.out"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +76,7 @@ class Child:
                 stderr=errors,
                 env={**os.environ, **environment},
                 process_group=0,
+                pass_fds=(claim.descriptor,),
             )
         state.began = time.monotonic()
 
@@ -90,13 +104,18 @@ class Child:
 
     def reason(self, code: int) -> str:
         """Why it ended, in one line."""
-        if code < 0:
-            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            hint = "; the system does that when memory runs out" if -code == signal.SIGKILL else ""
-            return f"ended by {name}{hint}"
-        lines = tail(self.log)
-        told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        return without_paths(told[-1]) if told else f"ended with exit code {code}"
+        return why_ended(code, self.log)
+
+
+def why_ended(code: int, log: Path) -> str:
+    """Why a process ended, in one line, from its exit code and what it wrote last."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        hint = "; the system does that when memory runs out" if -code == signal.SIGKILL else ""
+        return f"ended by {name}{hint}"
+    lines = tail(log)
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
+    return without_paths(told[-1]) if told else f"ended with exit code {code}"
 
 
 def tail(log: Path) -> list[str]:

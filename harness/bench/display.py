@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from harness.bench import State, clock, log_path
 from harness.bench.children import tail
+from harness.bench.estimate import RUNNING, Estimate
 from harness.progress import terminal
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 METRICS = ("P@1", "P@5", "PSP@5")
 _STYLES = {"running": "cyan", "resumed": "cyan", "done": "green", "failed": "bold red", "stopped": "yellow"}
-_RUNNING = ("running", "resumed")
 _TAIL_SECONDS = 1.0
 _LINES_AROUND = 8
 """Of the terminal's height, not for rows: head, foot, and what was typed."""
@@ -47,21 +47,23 @@ class Display(Protocol):
     ) -> None: ...
 
 
-def make_display(states: list[State], runs: Path, workers: int) -> Display:
+def make_display(states: list[State], runs: Path, estimate: Estimate) -> Display:
     """A table if somebody is watching, else lines."""
-    return LiveTable(states, runs, workers) if sys.stderr.isatty() else Lines(states)
+    return LiveTable(states, runs, estimate) if sys.stderr.isatty() else Lines(states, estimate)
 
 
 class Lines:
     """One line per change."""
 
-    def __init__(self, states: list[State]) -> None:
-        self._states = states
+    def __init__(self, states: list[State], estimate: Estimate) -> None:
+        self._states, self._estimate = states, estimate
 
     def changed(self, state: State) -> None:
-        """Prints the cell's new status."""
-        ended = sum(state.status not in ("waiting", *_RUNNING) for state in self._states)
-        self.say(f"[{ended}/{len(self._states)}] {state.cell}: {told(state)}")
+        """Prints the cell's new status and, while the bench goes on, how long it will."""
+        ended = sum(state.status not in ("waiting", *RUNNING) for state in self._states)
+        left = self._estimate.left(time.monotonic()) if state.attempt else None
+        rest = f"; about {clock(left)} to go" if left else ""
+        self.say(f"[{ended}/{len(self._states)}] {state.cell}: {told(state)}{rest}")
 
     def say(self, line: str) -> None:
         """Prints a line."""
@@ -99,11 +101,11 @@ class LiveTable:
     """A row per cell and a line of totals, redrawn twice a second."""
 
     def __init__(
-        self, states: list[State], runs: Path, workers: int, clock_now: Callable[[], float] = time.monotonic
+        self, states: list[State], runs: Path, estimate: Estimate, clock_now: Callable[[], float] = time.monotonic
     ) -> None:
         from rich.live import Live
 
-        self._states, self._runs, self._workers, self._now = states, runs, workers, clock_now
+        self._states, self._runs, self._estimate, self._now = states, runs, estimate, clock_now
         self._began = self._looked = clock_now()
         self._open = True
         self._live = Live(get_renderable=self.render, console=terminal(), refresh_per_second=2)
@@ -121,7 +123,7 @@ class LiveTable:
             return
         self._looked = self._now()
         for state in self._states:
-            if state.status in _RUNNING:
+            if state.status in RUNNING:
                 state.reason = (tail(log_path(self._runs, state.cell)) or [""])[-1]
 
     def __enter__(self) -> Self:
@@ -150,25 +152,28 @@ class LiveTable:
         room = terminal().height - _LINES_AROUND if self._open else len(self._states)
         for state in window(self._states, max(3, room)):
             config = state.cell.config
-            words = [config.method, config.dataset, str(config.seed)]
+            words = [state.cell.title, config.dataset, str(config.seed)]
             status = Text(state.status, style=_STYLES.get(state.status, ""))
             rest = [*figures(state), self._seconds(state), state.reason]
             table.add_row(*map(Text, words), status, *map(Text, rest))
         return Group(table, Text(self.totals()))
 
     def totals(self) -> str:
-        """Done of all, failed, time spent, time left."""
+        """Done of all, running, failed, time spent, time left."""
         now = self._now()
-        counts = {name: sum(state.status == name for state in self._states) for name in ("done", "failed")}
-        parts = [f"{counts['done']}/{len(self._states)} done"]
-        parts += [f"{counts['failed']} failed"] if counts["failed"] else []
+        counts = {
+            "running": sum(state.status in RUNNING for state in self._states),
+            "failed": sum(state.status == "failed" for state in self._states),
+        }
+        parts = [f"{sum(state.status == 'done' for state in self._states)}/{len(self._states)} done"]
+        parts += [f"{count} {name}" for name, count in counts.items() if count]
         parts.append(f"{clock(now - self._began)} so far")
-        left = time_left(self._states, self._workers, now)
+        left = self._estimate.left(now)
         parts += [f"about {clock(left)} to go"] if left else []
         return ", ".join(parts)
 
     def _seconds(self, state: State) -> str:
-        if state.status in _RUNNING:
+        if state.status in RUNNING:
             return f"{self._now() - state.began:.0f}"
         return "" if state.seconds is None else f"{state.seconds:.1f}"
 
@@ -177,26 +182,6 @@ def window(states: Sequence[State], room: int) -> Sequence[State]:
     """As many rows as there is room for: those around what is running."""
     if len(states) <= room:
         return states
-    active = [place for place, state in enumerate(states) if state.status in ("waiting", *_RUNNING)]
+    active = [place for place, state in enumerate(states) if state.status in ("waiting", *RUNNING)]
     first = max(0, min(active[0] if active else len(states), len(states) - room + 2) - 2)
     return states[first : first + room]
-
-
-def time_left(states: Sequence[State], workers: int, now: float) -> float | None:
-    """Seconds until the end, by the mean of what is done: of the same method and dataset, else of the dataset.
-
-    None while nothing is done on a dataset that still has cells to run.
-    """
-    left = 0.0
-    for state in states:
-        if state.status not in ("waiting", *_RUNNING):
-            continue
-        config = state.cell.config
-        done = [other for other in states if other.status == "done" and other.cell.config.dataset == config.dataset]
-        alike = [other for other in done if other.cell.config.method == config.method] or done
-        if not alike:
-            return None
-        spent = [other.took or other.seconds or 0.0 for other in alike]
-        gone = now - state.began if state.status in _RUNNING else 0.0
-        left += max(0.0, sum(spent) / len(spent) - gone)
-    return left / workers

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from filelock import FileLock, Timeout
-
 from harness.bench import State, log_path
 from harness.bench.children import Child, command, share_of_cores
+from harness.bench.claim import Claim
 from harness.bench.display import Display
+from harness.bench.parents import Parents
 from harness.bench.shelf import Shelf, key_of
 
 _LOOK_SECONDS = 0.1
@@ -57,12 +57,15 @@ class Interrupts:
 class Loop:
     """Works through the states of a bench; `states` tell what became of each cell."""
 
-    def __init__(self, states: list[State], shelf: Shelf, display: Display, *, workers: int, track: str) -> None:
+    def __init__(
+        self, states: list[State], shelf: Shelf, display: Display, parents: Parents, *, workers: int, track: str
+    ) -> None:
+        self._states, self._parents = states, parents
         self._waiting = deque(state for state in states if state.status == "waiting")
         self._shelf, self._display = shelf, display
         self._workers, self._track = workers, track
         self._environment = share_of_cores(workers)
-        self._children: list[tuple[Child, FileLock]] = []
+        self._children: list[Child] = []
         self._deadline: float | None = None
         """When processes that were told to stop are killed; None while nobody said stop."""
 
@@ -76,11 +79,23 @@ class Loop:
                     time.sleep(_LOOK_SECONDS)
                     self._pass_on(interrupts)
                     self._collect()
+                self._look_elsewhere()
             finally:
-                for child, claim in self._children:  # only after a fault of our own: no process outlives the bench
+                for child in self._children:  # only after a fault of our own: no process outlives it
                     child.kill()
-                    claim.release()
+                    child.claim.release()
         return interrupts.first
+
+    def _changed(self, state: State) -> None:
+        self._display.changed(state)
+        self._parents.changed(state)
+
+    def _look_elsewhere(self) -> None:
+        """Takes what other processes have finished meanwhile."""
+        for state in self._states:
+            if state.status == "running elsewhere" and (record := self._shelf.look(state.cell).done):
+                state.finish(record)
+                self._changed(state)
 
     def _pass_on(self, interrupts: Interrupts) -> None:
         """Tells the processes what the bench was told."""
@@ -89,39 +104,28 @@ class Loop:
                 f"{number.name}: waiting for what runs ({len(self._children)}) to save; once more to hurry"
             )
             self._deadline = self._deadline or time.monotonic() + STOP_SECONDS
-            for child, _ in self._children:
+            for child in self._children:
                 child.send(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         if self._deadline is not None and time.monotonic() > self._deadline:
-            for child, _ in self._children:
+            for child in self._children:
                 child.kill()
 
     def _fill(self, scratch: Path) -> None:
         while self._waiting and len(self._children) < self._workers and self._deadline is None:
             state = self._waiting.popleft()
-            claim = self._claim(state)
+            claim = Claim.take(log_path(self._shelf.folder, state.cell).with_suffix(".lock"))
             if claim is None:
-                state.status, state.reason = "running elsewhere", "another bench works on it"
-                self._display.changed(state)
+                state.status, state.reason = "running elsewhere", "another bench works on it, or a process of one"
+                self._changed(state)
                 continue
-            child = self._begin(state, scratch)
+            child = self._begin(state, scratch, claim)
             if child is None:
                 claim.release()
             else:
-                self._children.append((child, claim))
-            self._display.changed(state)
+                self._children.append(child)
+            self._changed(state)
 
-    def _claim(self, state: State) -> FileLock | None:
-        """Keeps other benches from this cell, also while it has no run folder yet; None if one of them was first."""
-        path = log_path(self._shelf.folder, state.cell).with_suffix(".lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        claim = FileLock(path, timeout=0)
-        try:
-            claim.acquire()
-        except Timeout:
-            return None
-        return claim
-
-    def _begin(self, state: State, scratch: Path) -> Child | None:
+    def _begin(self, state: State, scratch: Path, claim: Claim) -> Child | None:
         """Starts the process of a cell, unless somebody else has done or is doing its work by now."""
         cell = state.cell
         found = self._shelf.look(cell, anew=state.refused)
@@ -133,22 +137,23 @@ class Loop:
             return None
         state.status, state.attempt = ("resumed", "resumed") if found.resumable else ("running", "new")
         state.run_id = found.resumable
-        words = command(cell, self._shelf.folder, self._track, found.resumable, scratch)
+        parent = self._parents.file_of(cell)
+        words = command(cell, self._shelf.folder, self._track, found.resumable, scratch, parent)
         try:
-            return Child(state, words, log_path(self._shelf.folder, cell), scratch, self._environment)
+            return Child(state, words, log_path(self._shelf.folder, cell), scratch, self._environment, claim)
         except OSError as error:  # no memory for another process, no space for its log
             state.status, state.reason = "failed", f"could not be started: {error.strerror or error}"
             return None
 
     def _collect(self) -> None:
-        for child, claim in list(self._children):
+        for child in list(self._children):
             code = child.ended()
             if code is None:
                 continue
-            self._children.remove((child, claim))
+            self._children.remove(child)
             self._judge(child, code)
-            claim.release()
-            self._display.changed(child.state)
+            child.claim.release()
+            self._changed(child.state)
 
     def _judge(self, child: Child, code: int) -> None:
         """What became of a cell whose process has ended."""

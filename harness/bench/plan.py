@@ -1,7 +1,7 @@
 """From what the user typed to cells; everything that can be known to be wrong is found here, and told at once."""
 
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from harness import metrics
@@ -11,9 +11,10 @@ from harness.config import Layer, RunConfig, merge, parse_override, route_knobs
 from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.errors import MissingDataError, UserError, unknown_name
+from harness.facts import describe, recorded
 from harness.method import load_method, methods
 from harness.model import check_encoder, is_folder
-from harness.run import choose_device, describe, hold_out, recorded, resolve_config
+from harness.run import choose_device, hold_out, resolve_config
 
 _OWN_OPTIONS = {"method": "--methods", "dataset": "--datasets", "seed": "--seeds"}
 _HINT = "a setting for one method alone carries its name: --set unidec:beta=3"
@@ -27,6 +28,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._found: dict[str, set[Pair]] = {}
+        self.hints: list[str] = []
+        """What to do instead; told after the faults."""
 
     def add(self, error: UserError, *pairs: Pair) -> None:
         """Notes a fault, of the given cells or of the request as such."""
@@ -38,6 +41,7 @@ class Faults:
         lines = [_place(pairs, chosen, datasets) + line for line, pairs in self._found.items()]
         if any("--set" in line and "unknown key" in line for line in lines) and len(chosen) > 1:
             lines.append(_HINT)
+        lines += self.hints
         if self._found:
             count = f"{len(self._found)} faults" if len(self._found) > 1 else "1 fault"
             head = f"{count}, nothing was run:\n  " if len(lines) > 1 else ""
@@ -57,41 +61,82 @@ def _place(pairs: set[Pair], chosen: list[str], datasets: list[str]) -> str:
     return f"{', '.join(f'{method} on {dataset}' for method, dataset in sorted(pairs))}: "
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be run, but for the seed."""
+
+    name: str
+    """How faults call it."""
+    method: str
+    dataset: str
+    layers: list[Layer]
+    """Settings over those of the method and of the card."""
+    variant: str = ""
+    """The settings that tell it from others of its method, for people."""
+
+
 def plan(request: Request) -> list[Cell]:
-    """The cells of a request, dataset by dataset and seed by seed; prepares the data, because its digest counts.
+    """The cells of a matrix, dataset by dataset and seed by seed; prepares the data, because its digest counts.
 
     Raises one `UserError` with every fault; those of the data come second, because looking at data takes time.
     """
     faults = Faults()
-    chosen, datasets = chosen_methods(request.methods, faults), known_datasets(request.datasets, faults)
+    chosen, datasets = chosen_methods(request.methods, faults), known_datasets(request.datasets or "", faults)
     seeds = parsed_seeds(request.seeds, faults)
     layers = setting_layers(request, chosen, faults)
-    drafts: dict[Pair, tuple[RunConfig, dict[str, Any]]] = {}
-    for method in chosen:
-        for dataset in datasets:
-            try:
-                drafts[method, dataset] = _draft(method, dataset, layers[method])
-            except UserError as error:
-                faults.add(error, (method, dataset))
+    wanted = [Wanted(method, method, dataset, layers[method]) for dataset in datasets for method in chosen]
+    cells, missing = resolved(wanted, seeds, faults)
+    for line in missing.values():
+        faults.add(UserError(line))
     faults.refuse(chosen, datasets)
-    data = {
-        dataset: _look_at_data(dataset, {method: drafts[method, dataset][0] for method in chosen}, faults)
-        for dataset in datasets
-    }
-    faults.refuse(chosen, datasets)
-    return [
-        _cell(*drafts[method, dataset], seed, data[dataset][method])
-        for dataset in datasets
-        for seed in seeds
-        for method in chosen
+    return in_order(wanted, cells)
+
+
+def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[list[list[Cell]], dict[str, str]]:
+    """The cells of each, one per seed, and a sentence for every dataset that is not here, whose cells are none.
+
+    Raises every fault found so far, if there is one.
+    """
+    names = list(dict.fromkeys(one.name for one in wanted))
+    datasets = list(dict.fromkeys(one.dataset for one in wanted))
+    drafts: dict[int, tuple[RunConfig, dict[str, Any]]] = {}
+    for place, one in enumerate(wanted):
+        try:
+            drafts[place] = _draft(one)
+        except UserError as error:
+            faults.add(error, (one.name, one.dataset))
+    faults.refuse(names, datasets)
+    described: dict[int, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    for dataset in datasets:
+        try:
+            described |= _look_at_data(dataset, wanted, {place: drafts[place][0] for place in drafts}, faults)
+        except MissingDataError as error:  # a screenful, which has a command of its own
+            first = str(error).splitlines()[0]
+            missing[dataset] = f"{first}; `python -m harness data check {dataset}` says what to place where"
+    if not missing:
+        faults.refuse(names, datasets)
+    cells = [
+        [_cell(*drafts[place], seed, described[place], one.variant) for seed in seeds] if place in described else []
+        for place, one in enumerate(wanted)
     ]
+    return cells, missing
+
+
+def in_order(wanted: list[Wanted], cells: list[list[Cell]]) -> list[Cell]:
+    """Cells dataset by dataset and seed by seed, each key once."""
+    ordered = []
+    for dataset in dict.fromkeys(one.dataset for one in wanted):
+        of_dataset = [of_one for one, of_one in zip(wanted, cells, strict=True) if one.dataset == dataset and of_one]
+        ordered += [cell for of_seed in zip(*of_dataset, strict=True) for cell in of_seed]
+    return list({cell.key: cell for cell in reversed(ordered)}.values())[::-1]
 
 
 def chosen_methods(text: str, faults: Faults) -> list[str]:
     """`a,b`, `all`, `all,-c`: names in the order given, without repetition."""
     names: list[str] = []
     left_out: set[str] = set()
-    for word in _words(text):
+    for word in listed(text):
         name = word.removeprefix("-")
         if word == "all":
             names += methods()
@@ -110,7 +155,7 @@ def chosen_methods(text: str, faults: Faults) -> list[str]:
 def known_datasets(text: str, faults: Faults) -> list[str]:
     """`x,y`: names and folders; in `synthetic:train=9,test=9` the comma belongs to the name."""
     names: list[str] = []
-    for word in _words(text):
+    for word in listed(text):
         if re.fullmatch(r"\w+=[^=]*", word) and names and names[-1].startswith("synthetic:"):
             names[-1] += f",{word}"
         else:
@@ -129,7 +174,7 @@ def known_datasets(text: str, faults: Faults) -> list[str]:
 
 def parsed_seeds(text: str, faults: Faults) -> list[int]:
     """`0,1,2`."""
-    words = _words(text)
+    words = listed(text)
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word) < 2**63)]
     if wrong or not words:
         faults.add(UserError(f"--seeds takes whole numbers from 0, for example 0,1,2 (got {text!r})"))
@@ -163,46 +208,51 @@ def setting_layers(request: Request, chosen: list[str], faults: Faults) -> dict[
     return layers
 
 
-def _draft(method: str, dataset: str, layers: list[Layer]) -> tuple[RunConfig, dict[str, Any]]:
-    """The settings of a cell but for its seed, and those of them that the user gave."""
+def _draft(wanted: Wanted) -> tuple[RunConfig, dict[str, Any]]:
+    """The settings of a cell but for its seed, and those of them that were given."""
     try:
-        params = load_method(method).params
+        params = load_method(wanted.method).params
     except ImportError as error:
         raise UserError(
-            f"method {method!r} cannot be imported ({error}); leave it out: --methods all,-{method}"
+            f"method {wanted.method!r} cannot be imported ({error}); leave it out: --methods all,-{wanted.method}"
         ) from error
-    config, _ = resolve_config(method, dataset, layers)
-    given, _ = merge(route_knobs(layer, params) for layer in layers)
+    config, _ = resolve_config(wanted.method, wanted.dataset, wanted.layers)
+    given, _ = merge(route_knobs(layer, params) for layer in wanted.layers)
     choose_device(config.device)
     return config, given
 
 
-def _look_at_data(dataset: str, configs: dict[str, RunConfig], faults: Faults) -> dict[str, dict[str, Any]]:
-    """What a record of each method would say about the data and, under `weights`, about an encoder's folder."""
+def _look_at_data(
+    dataset: str, wanted: list[Wanted], configs: dict[int, RunConfig], faults: Faults
+) -> dict[int, dict[str, Any]]:
+    """What a record of each would say about the data and, under `weights`, about an encoder's folder."""
     described = {}
     for use_filter in (True, False):
-        sharing = {method: config for method, config in configs.items() if config.filter is use_filter}
-        loaded = _load(dataset, use_filter, sharing, faults) if sharing else None
-        if loaded is None:
+        sharing = {
+            place: config
+            for place, config in configs.items()
+            if wanted[place].dataset == dataset and config.filter is use_filter
+        }
+        if not sharing:
             continue
-        for method, config in sharing.items():
+        try:
+            loaded = load(dataset, use_filter=use_filter)
+        except MissingDataError:
+            raise
+        except UserError as error:
+            faults.add(error, *((wanted[place].name, dataset) for place in sharing))
+            continue
+        for place, config in sharing.items():
             try:
-                hold_out(loaded, config)
-                described[method] = describe(loaded, config) | {"weights": _weights(config)}
+                described[place] = _described(loaded, config)
             except UserError as error:
-                faults.add(error, (method, dataset))
+                faults.add(error, (wanted[place].name, dataset))
     return described
 
 
-def _load(dataset: str, use_filter: bool, sharing: Iterable[str], faults: Faults) -> Dataset | None:
-    try:
-        return load(dataset, use_filter=use_filter)
-    except MissingDataError as error:  # a screenful, which has a command of its own
-        short = f"{str(error).splitlines()[0]}; `python -m harness data check {dataset}` says what to place where"
-        faults.add(UserError(short))
-    except UserError as error:
-        faults.add(error, *((method, dataset) for method in sharing))
-    return None
+def _described(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
+    hold_out(dataset, config)
+    return describe(dataset, config) | {"weights": _weights(config)}
 
 
 def _weights(config: RunConfig) -> str | None:
@@ -214,12 +264,13 @@ def _weights(config: RunConfig) -> str | None:
     return find(config.encoder, pooling=config.encoder_options.get("pooling")).identity
 
 
-def _cell(config: RunConfig, given: dict[str, Any], seed: int, data: dict[str, Any]) -> Cell:
+def _cell(config: RunConfig, given: dict[str, Any], seed: int, data: dict[str, Any], variant: str) -> Cell:
     config = config.model_copy(update={"seed": seed})
     key = key_of(recorded(config), data, metrics.METRIC_VERSION, data["weights"])
     name = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{config.method[:24]}-{data['name'][:32]}-s{seed}-{key[:8]}")
-    return Cell(config, given, key, name)
+    return Cell(config, given, key, name, data["name"], variant)
 
 
-def _words(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
+    """The words of a list with commas."""
     return [word.strip() for word in text.split(",") if word.strip()]

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from harness.bench import Cell
 from harness.errors import UserError
+from harness.facts import recorded
 from harness.files import sha256_json
 from harness.model import ENCODERS
 from harness.record import RunRecord, read_record, resumable_at
 from harness.report import settings_of
-from harness.run import recorded
 from harness.runlock import held_by_another
 
 
@@ -37,7 +37,7 @@ class Shelved:
     """The run folder; for a record file, that file."""
     run_id: str
     started: str
-    status: Literal["finished", "failed", "killed", "unfinished"]
+    status: Literal["finished", "failed", "killed", "pruned", "unfinished"]
     key: str
     config: dict[str, Any]
     resumed: int = 0
@@ -88,6 +88,10 @@ class Shelf:
             if not anew and _worth_taking_up(run) and _same_machine_settings(run.config, wanted):
                 return Found(resumable=run.run_id)
         return Found()
+
+    def finished(self) -> list[RunRecord]:
+        """Records of all finished runs, of whatever settings."""
+        return [run.record for run in self._runs() if run.status == "finished" and run.record]
 
     def newest(self, key: str) -> str | None:
         """The id of the last run of a key, whatever became of it."""
@@ -147,7 +151,7 @@ def _worth_taking_up(run: Shelved) -> bool:
     One that failed is taken up once, from its last checkpoint: what was wrong may be gone, a full disk for instance. If
     it fails again, the fault may lie in what was saved, so it is begun anew.
     """
-    if not run.path.is_dir():
+    if not run.path.is_dir() or run.status == "pruned":
         return False
     return run.status != "failed" or (not run.resumed and resumable_at(run.path) is not None)
 

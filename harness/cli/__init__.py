@@ -9,7 +9,7 @@ import threading
 import typer
 
 from harness import __version__
-from harness.cli import benching, data, listing, reporting, running, using
+from harness.cli import benching, data, listing, planning, reporting, running, sweeping, tracking, using
 from harness.errors import Terminated, UserError, terminate
 
 app = typer.Typer(
@@ -33,6 +33,8 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 app.command("run")(running.run)
 app.command("bench")(benching.bench)
+app.command("sweep")(sweeping.sweep)
+app.command("plan")(planning.plan)
 app.command("predict")(using.predict)
 app.command("export")(using.export)
 app.command("ls")(listing.ls)
@@ -40,7 +42,10 @@ app.command("report")(reporting.report)
 app.command("validate")(reporting.validate)
 app.command("doctor")(reporting.doctor)
 app.command("perf")(reporting.perf)
+app.command("sync")(tracking.sync)
+app.command("ui")(tracking.ui)
 app.add_typer(data.app, name="data")
+app.add_typer(tracking.runs, name="runs")
 
 
 def main(arguments: list[str] | None = None) -> None:

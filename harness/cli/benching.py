@@ -1,8 +1,10 @@
 """`harness bench`."""
 
 import time
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +15,8 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.bench import Request, State
     from harness.bench.shelf import Shelf
+    from harness.bench.table import Line
+    from harness.report import Table
 
 EXAMPLES = """
 Examples:
@@ -26,6 +30,10 @@ harness bench --methods zeroshot,unidec --datasets lf-pydocstitles,lf-debiantitl
 harness bench --methods depsl,unidec --set epochs=5 --set unidec:beta=2     (beta for unidec alone)
 
 harness bench --methods all --workers 2 --out ./comparison
+
+harness bench --table thesis-2.5                                (a paper's table on its datasets, as printed)
+
+harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2    (what it varies, on other data)
 """
 
 
@@ -33,104 +41,181 @@ def bench(
     methods: Annotated[
         str,
         typer.Option(
-            metavar="A,B", help="Names (`harness ls methods`); `all` for all with presets, `all,-A` for all but A."
+            metavar="A,B",
+            help="Names (`harness ls methods`); `all` for all with presets, `all,-A` for all but A. "
+            "With --table: its rows of these methods.",
         ),
     ] = "all",
     datasets: Annotated[
-        str, typer.Option(metavar="X,Y", help="Names (`harness ls datasets`) or folders.")
-    ] = DEFAULT_DATASET,
+        str | None,
+        typer.Option(
+            metavar="X,Y",
+            help=f"Names (`harness ls datasets`) or folders. Default: {DEFAULT_DATASET}, or those of the table.",
+        ),
+    ] = None,
     seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Random seeds.")] = "0",
+    table: Annotated[
+        str | None, typer.Option(metavar="ID,ID", help="Rows of published tables instead; `harness ls published`.")
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
     override: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any setting of `run`, repeatable; METHOD:KEY=VALUE for one method."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of `run`, repeatable; METHOD:KEY=VALUE for one."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs side by side; they share the cores.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the cells as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the cells, and the rows of tables, as JSON.")] = False,
 ) -> None:
     """Run every method on every dataset with every seed, but only what is missing, and compare.
 
     A run counts as there if a finished one has the same settings and the same data; an interrupted one is taken up
-    where it stopped. Each runs in a process of its own: one that fails does not stop the others, and the next bench
-    tries it again. Exit code 1 if any failed.
+    where it stopped. Each runs in a process of its own: one that fails does not stop the others. Exit code 1 if any
+    failed; the next bench tries those again.
+
+    With --table the rows of a paper's table are run. On its own datasets they have the settings as printed; on another
+    one, each is its method with only those settings that the table varies. All ways of scoring are measured in one run.
     """
     from harness.bench import Request
     from harness.record import runs_folder
-    from harness.tracking import make_sinks
+    from harness.tracking import make_tracker
 
     if out and out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
-    if track != "mlflow":
-        make_sinks(track)  # refuses an unknown name; the processes make their own
-    request = Request(methods, datasets, seeds, encoder, tuple(override or ()))
+    make_tracker(track)  # refuses an unknown name or store; the processes make their own
+    chosen = DEFAULT_DATASET if datasets is None and table is None else datasets
+    request = Request(methods, chosen, seeds, encoder, tuple(override or ()), table)
     try:
-        shelf, states = _look(request, runs_folder(out))
+        planned = _look(request, runs_folder(out))
         if dry_run:
-            _show_plan(states, shelf, as_json)
+            _show_plan(planned, as_json)
             return
-        code = _run(states, shelf, workers, track, out, as_json)
+        if code := _run(planned, workers, track, out, as_json):
+            raise typer.Exit(code)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         raise typer.Exit(130) from None
-    if code:
-        raise typer.Exit(code)
 
 
 bench.__doc__ = f"{bench.__doc__}\n{EXAMPLES}"
 
 
-def _look(request: "Request", runs: Path) -> "tuple[Shelf, list[State]]":
-    """The cells, those that are done marked as such."""
+@dataclass
+class _Bench:
+    """What a request came to."""
+
+    request: "Request"
+    shelf: "Shelf"
+    states: "list[State]"
+    lines: "list[Line]"
+    """Rows of published tables; empty for a matrix."""
+    left_out: list[str]
+    """A sentence per dataset of a table that is not on this machine."""
+
+    def tables(self, states: "list[State]") -> "list[Table]":
+        """The figures of some of the cells: the papers' tables, or for a matrix the comparison."""
+        from harness.bench.table import as_tables
+        from harness.report import comparison
+
+        if self.lines:
+            datasets = {state.cell.config.dataset for state in states}
+            return as_tables([line for line in self.lines if line.dataset in datasets], states)
+        records = [state.record for state in states if state.record]
+        return comparison(records) if records else []
+
+
+def _look(request: "Request", runs: Path) -> _Bench:
+    """The cells, those that are done marked as such; says which datasets are left out."""
     from harness.bench import State
     from harness.bench.plan import plan
     from harness.bench.shelf import Shelf
+    from harness.bench.table import TablePlan, plan_tables
 
-    shelf, states = Shelf(runs), [State(cell) for cell in plan(request)]
+    planned = TablePlan(plan(request), [], []) if request.tables is None else plan_tables(request)
+    for sentence in planned.left_out:
+        typer.echo(f"left out: {sentence}", err=True)
+    shelf, states = Shelf(runs), [State(cell) for cell in planned.cells]
     for state in states:
         if record := shelf.look(state.cell).done:
             state.finish(record)
-    return shelf, states
+    return _Bench(request, shelf, states, planned.lines, planned.left_out)
 
 
-def _show_plan(states: "list[State]", shelf: "Shelf", as_json: bool) -> None:
+def _show_plan(bench: _Bench, as_json: bool) -> None:
     rows = []
-    for state in states:
-        found = shelf.look(state.cell)
+    for state in bench.states:
+        found = bench.shelf.look(state.cell)
         told = {"status": found.status, "reason": found.elsewhere}
         rows.append(state.as_dict() | told | ({"run_id": found.resumable} if found.resumable else {}))
     if as_json:
-        print_json(rows)
+        _print_json(bench, rows)
         return
-    columns = ["method", "dataset", "encoder", "seed", "status", "run"]
-    cells = [[*(str(row[name]) for name in columns[:-1]), row["run_id"] or row["reason"] or ""] for row in rows]
     counts = {name: sum(row["status"] == name for row in rows) for name in ("done", "missing", "resumable")}
     total = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    print_table(f"{len(rows)} cells: {total}", columns, cells, numeric=["seed"])
+    title = f"{len(rows)} cells: {total}"
+    if bench.lines:
+        statuses = {state.cell.key: row["status"] for state, row in zip(bench.states, rows, strict=True)}
+        _show_lines(title, bench.lines, statuses)
+    else:
+        columns = ["method", "dataset", "encoder", "seed", "status", "run"]
+        cells = [[*(str(row[name]) for name in columns[:-1]), row["run_id"] or row["reason"] or ""] for row in rows]
+        print_table(title, columns, cells, numeric=["seed"])
     typer.echo(f"nothing was run; without --dry-run {counts['missing'] + counts['resumable']} would be")
 
 
-def _run(states: "list[State]", shelf: "Shelf", workers: int, track: str, out: Path | None, as_json: bool) -> int:
+def _show_lines(title: str, lines: "list[Line]", statuses: dict[str, str]) -> None:
+    """Which row is measured by which run; rows with one number share theirs."""
+    from harness.bench.table import remarks
+
+    numbers: dict[str, int] = {}
+    shown = []
+    for line in (line for line in lines if line.cells):
+        number = numbers.setdefault(line.cells[0].key, len(numbers) + 1)
+        found = Counter(statuses[cell.key] for cell in line.cells)
+        status = ", ".join(f"{count} {name}" for name, count in found.items())
+        method = str(line.rows[0].method)
+        shown.append(
+            [line.table.table, line.label, line.dataset, line.view or "", str(number), method, line.variant, status]
+        )
+    columns = ["table", "row", "dataset", "scorer", "run", "method", "settings", "seeds"]
+    print_table(title, columns, shown, numeric=["run"])
+    for remark in remarks(lines):
+        typer.echo(remark)
+
+
+def _print_json(bench: _Bench, cells: list[dict[str, Any]]) -> None:
+    """The cells; for tables, an object that has the rows as well."""
+    if not bench.lines:
+        print_json(cells)
+        return
+    records = {state.cell.key: state.record for state in bench.states if state.record}
+    rows = [line.as_dict(records) for line in bench.lines]
+    print_json({"cells": cells, "rows": rows, "left_out": bench.left_out})
+
+
+def _run(bench: _Bench, workers: int, track: str, out: Path | None, as_json: bool) -> int:
     """Runs what is missing and shows how it went; returns the exit code."""
     from harness.bench import summary
     from harness.bench.display import make_display
+    from harness.bench.estimate import Estimate
     from harness.bench.loop import Loop
+    from harness.bench.parents import Parents
 
-    began = time.monotonic()
-    display = make_display(states, shelf.folder, workers)
+    began, states, shelf = time.monotonic(), bench.states, bench.shelf
+    display = make_display(states, shelf.folder, Estimate(states, shelf.finished(), workers))
     for state in states:
         if state.status == "done":
             display.changed(state)
-    signal = Loop(states, shelf, display, workers=workers, track=track).run()
-    if as_json:
-        print_json([state.as_dict() for state in states])
-    else:
-        _show(states, shelf.folder, out)
-    typer.echo(summary(states, time.monotonic() - began), err=as_json)
+    with Parents(bench.request, states, shelf.folder, track) as parents:
+        signal = Loop(states, shelf, display, parents, workers=workers, track=track).run()
+        parents.stopped = signal is not None
+        if as_json:
+            _print_json(bench, [state.as_dict() for state in states])
+        else:
+            _show(bench, out)
+        typer.echo(summary(states, time.monotonic() - began), err=as_json)
+        parents.compare(bench.tables)
     if signal is not None:
         typer.echo(
             f"stopped by {signal.name}; to go on, give the same command again: what is done stays done", err=True
@@ -139,20 +224,21 @@ def _run(states: "list[State]", shelf: "Shelf", workers: int, track: str, out: P
     return 1 if any(state.status == "failed" for state in states) else 0
 
 
-def _show(states: "list[State]", runs: Path, out: Path | None) -> None:
-    """The comparison of exactly these cells, then what went wrong."""
+def _show(bench: _Bench, out: Path | None) -> None:
+    """The figures of exactly these cells, then what went wrong."""
     from harness.bench import log_path
-    from harness.report import comparison
+    from harness.bench.table import remarks
 
-    records = [state.record for state in states if state.record]
-    for table in comparison(records) if records else []:
+    for table in bench.tables(bench.states):
         cells = [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in table.rows]
         print_table(table.title, table.columns, cells, numeric=table.columns[table.words :])
-        typer.echo(f"{table.caption} * best.\n")
-    for state in states:
+        typer.echo(table.caption + ("\n" if bench.lines else " * best.\n"))
+    for remark in remarks(bench.lines):
+        typer.echo(remark)
+    for state in bench.states:
         if state.status in ("failed", "running elsewhere"):
             typer.echo(f"{state.status}: {state.cell}: {state.reason}")
         if state.status == "failed":
-            typer.echo(f"  log {short_path(log_path(runs, state.cell))}")
-    if records:
+            typer.echo(f"  log {short_path(log_path(bench.shelf.folder, state.cell))}")
+    if any(state.record for state in bench.states):
         typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))

@@ -1,21 +1,38 @@
 """`harness report`, `validate`, `doctor` and `perf`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.show import print_json, print_table, short_path
 
+if TYPE_CHECKING:
+    from harness.report import Table
+    from harness.report.compare import Comparison
+
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def report(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="With --compare: run ids, run folders, `last` or methods; the first is the reference."),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Test the named runs against the first of them, row by row.")
+    ] = False,
     dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
     runs: Annotated[
         list[Path] | None,
         typer.Option(help="Folder of run folders or of record files, repeatable. Default: workspace/runs."),
     ] = None,
+    metrics: Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")] = "",
+    resamples: Annotated[int, typer.Option(help="With --compare: draws of the bootstrap and of the test.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")] = 0,
+    allow_mixed: Annotated[
+        bool, typer.Option("--allow-mixed", help="With --compare: other data, filter or metric version too.")
+    ] = False,
     form: Annotated[
         str | None, typer.Option("--format", help="md, tex, html or csv instead of a screen table.")
     ] = None,
@@ -24,24 +41,59 @@ def report(
 ) -> None:
     """Compare recorded runs: one table per dataset, mean over seeds, best figures marked.
 
+    With --compare, say which differences are more than chance: paired bootstrap and permutation test, Holm-corrected.
+
     Example: harness report --dataset lf-pydocstitles --format md --out comparison.md
+
+    Example: harness report --compare unidec depsl zeroshot --dataset lf-pydocstitles
     """
     from harness.errors import UserError
-    from harness.files import write_text
     from harness.record import find_records, runs_folder
     from harness.report import comparison, tidy
-    from harness.report.tables import render
 
     folders = runs or [runs_folder()]
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
+    if compare:
+        wanted = tuple(part.strip() for part in metrics.split(",") if part.strip())
+        found = _compared(names or [], folders, dataset, wanted, resamples, seed, allow_mixed)
+        if as_json:
+            print_json(found.as_dict())
+        else:
+            _show([found.as_table()], form, out, "* decided.")
+        return
+    if names:
+        raise UserError(f"what is to be done with {names[0]!r}? Names are for comparing: report --compare A B")
     records = find_records(folders)
     if as_json:
         frame = tidy(records, dataset)
         print_json([{key: value for key, value in row.items() if value == value} for row in frame.to_dict("records")])
         return
-    tables = comparison(records, dataset)
+    _show(comparison(records, dataset), form, out, "* best.")
+
+
+def _compared(
+    names: list[str],
+    folders: list[Path],
+    dataset: str | None,
+    wanted: tuple[str, ...],
+    resamples: int,
+    seed: int,
+    allow_mixed: bool,
+) -> "Comparison":
+    from harness.report.compare import compare
+    from harness.report.contenders import find_contenders, split_names
+
+    contenders = find_contenders(split_names(names), folders, dataset)
+    return compare(contenders, wanted, resamples=resamples, seed=seed, allow_mixed=allow_mixed)
+
+
+def _show(tables: "list[Table]", form: str | None, out: Path | None, mark: str) -> None:
+    """Prints tables, or writes them in one of the forms of a document; `mark` explains the star on the screen."""
+    from harness.files import write_text
+    from harness.report.tables import render
+
     if form or out:
         text = render(tables, form or (out.suffix.lstrip(".") if out else "md"))
         if out:
@@ -53,7 +105,7 @@ def report(
     for table in tables:
         cells = [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in table.rows]
         print_table(table.title, table.columns, cells, numeric=table.columns[table.words :])
-        typer.echo(f"{table.caption} * best.\n")
+        typer.echo(f"{table.caption} {mark}\n")
 
 
 def validate(

@@ -59,10 +59,12 @@ def run(
         bool | None, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
     ] = None,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
+    parent: Annotated[Path | None, typer.Option(hidden=True, help="What it belongs to; given by `bench`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Train (where the method trains), evaluate and record one method on one dataset."""
     from harness import run as pipeline
+    from harness.files import read_json
     from harness.record import runs_folder
 
     earlier = _earlier(resume, {"--config": config, "--published": published}, out)
@@ -81,7 +83,8 @@ def run(
     if out and out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
     try:
-        record = pipeline.run(settings, origins=origins, out=out, track=track, earlier=earlier)
+        belongs = read_json(parent) if parent else None
+        record = pipeline.run(settings, origins=origins, out=out, track=track, earlier=earlier, parent=belongs)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         raise typer.Exit(130) from None
@@ -121,6 +124,7 @@ def _layers(
 ) -> "list[Layer]":
     """A file's settings or those of an interrupted run, under `--set`, under the options."""
     from harness.config import Layer, parse_override, read_config_file
+    from harness.folders import remembered_folders, with_folders
     from harness.record import require_place
 
     layers = [read_config_file(config)] if config else []
@@ -129,7 +133,8 @@ def _layers(
             f"run {earlier.folder.name} is one of {earlier.config['method']}; it cannot go on as another method"
         )
     if earlier:
-        layers = [Layer(f"run {earlier.folder.name}", dict(earlier.config))]
+        places = with_folders(earlier.config, remembered_folders(str(earlier.facts["encoder"].get("identity"))))
+        layers = [Layer(f"run {earlier.folder.name}", {**earlier.config, **places})]
     layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
     layers += [Layer(f"--{key}", {key: value}) for key, value in given.items()]
     if earlier:
@@ -166,7 +171,7 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
     typer.echo(f"run folder  {short_path(folder)}")
-    if track == "mlflow" and not any(warning.startswith("MLflow is out") for warning in record.warnings):
+    if track == "mlflow":
         typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
     if not out:
         typer.echo('try it      python -m harness predict --run last --text "your text"')
@@ -203,10 +208,7 @@ def _show_training(record: "RunRecord") -> None:
 
 
 def _how_to_open(uri: str) -> str:
-    """What to type for a look at the store; a URI may hold a password, so it is not repeated."""
+    """What to do for a look at the store; a URI may hold a password, so it is not repeated."""
     if uri.startswith(("http://", "https://")):
         return "open the server that MLFLOW_TRACKING_URI names"
-    shown = "$MLFLOW_TRACKING_URI"
-    if uri.startswith("sqlite:///"):
-        shown = f"sqlite:///{short_path(Path(uri.removeprefix('sqlite:///')))}"
-    return f"mlflow ui --backend-store-uri {shown}   then open http://127.0.0.1:5000"
+    return "python -m harness ui"

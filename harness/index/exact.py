@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.errors import UserError
+from harness.errors import UserError, out_of_memory
 from harness.index.ranking import Candidates, ordered_bits
 from harness.index.task import Pending, Task
 
@@ -45,17 +45,12 @@ def candidates(task: Task, pending: Pending, *, tile: int | None = None, chunk: 
             try:
                 found = scorer(at[: scorer.query_block])
             except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
+                if not out_of_memory(error):
                     raise
                 scorer.shrink()
                 continue
             yield found
             at = at[len(found.at) :]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "can't allocate memory" in str(error)  # the CPU allocator of torch raises a plain RuntimeError
 
 
 class _Scorer:

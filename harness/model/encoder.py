@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from harness import progress as display
 from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
-from harness.errors import UserError
+from harness.errors import UserError, out_of_memory
 from harness.model import ENCODERS, load_encoder
 
 __all__ = ["ENCODERS", "Encoder", "encode", "load_encoder", "micro_batches", "to_tensors", "unit"]
@@ -150,8 +150,8 @@ def encode(
                 rows = waiting.popleft()
                 try:
                     vectors[rows] = _vectors(encoder, tokens.take(rows), device, normalise)
-                except torch.OutOfMemoryError:
-                    if len(rows) == 1:
+                except (RuntimeError, MemoryError) as error:
+                    if len(rows) == 1 or not out_of_memory(error):
                         raise
                     waiting.extendleft(np.array_split(rows, 2))
                     continue

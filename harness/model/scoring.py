@@ -76,18 +76,23 @@ def _joined(parts: Views, views: tuple[str, ...]) -> Views:
 
 
 def projected(head: nn.Module, encoded: NDArray[np.float32], device: str, block: int = 16_384) -> NDArray[np.float32]:
-    """A head without dropout on encoded texts [n, E]: [n, D], block by block."""
+    """A head without dropout on encoded texts [n, E]: [n, D], block by block into one array.
+
+    A list of blocks would need their memory twice, and the allocator keeps the holes that such a list leaves.
+    """
+    vectors = np.empty((0, 0), np.float32)
     training = head.training
     head.eval()
     try:
         with torch.no_grad():
-            parts = [
-                head(torch.from_numpy(encoded[start : start + block]).to(device)).float().cpu().numpy()
-                for start in range(0, max(1, len(encoded)), block)
-            ]
+            for start in range(0, max(1, len(encoded)), block):
+                part = head(torch.from_numpy(encoded[start : start + block]).to(device)).float().cpu().numpy()
+                if start == 0:
+                    vectors = np.empty((len(encoded), part.shape[1]), np.float32)
+                vectors[start : start + block] = part
     finally:
         head.train(training)
-    return np.concatenate(parts)
+    return vectors
 
 
 def normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from harness.repro import environment
 
 SUITES = (
     *("metrics", "parsing", "tokenising", "searching", "building", "starting"),
-    *("batching", "pooling", "losses", "optimising", "training", "onevsall", "fullspace"),
+    *("batching", "pooling", "losses", "optimising", "training", "onevsall", "fullspace", "memory"),
 )
 
 

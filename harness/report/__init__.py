@@ -40,10 +40,17 @@ class Table:
 
 def settings_of(config: dict[str, Any]) -> str:
     """A configuration as text, without what has a column of its own or does not define the method."""
-    own = {"method", "encoder", "dataset", "seed", "device", "batch_tokens", "checkpoint"}
+    own = {"method", "encoder", "dataset", "seed", "device", "batch_tokens", "checkpoint", "tracking"}
     if config.get("augment", "none") == "none":
         own |= {"augment", "augment_options"}
+    if not is_trial(config):
+        own.add("evaluate")
     return json.dumps(flatten({key: value for key, value in config.items() if key not in own}), sort_keys=True)
+
+
+def is_trial(config: dict[str, Any]) -> bool:
+    """Whether a run was measured on held-out train rows, as the trials of a sweep are; no table shows such a run."""
+    return bool(config.get("evaluate", "test") == "validation")
 
 
 def differences(settings: list[str]) -> dict[str, str]:
@@ -52,16 +59,27 @@ def differences(settings: list[str]) -> dict[str, str]:
     A setting that an older record does not have, because it did not exist, is no difference.
     """
     parsed = {text: json.loads(text) for text in dict.fromkeys(settings)}
-    keys = sorted({key for values in parsed.values() for key in values})
-    varying = [key for key in keys if len({values[key] for values in parsed.values() if key in values}) > 1]
+    varying = varying_keys(list(parsed.values()))
     return {
         text: ", ".join(f"{key.removeprefix('params.')}={values[key]}" for key in varying if key in values)
         for text, values in parsed.items()
     }
 
 
+def varying_keys(settings: list[dict[str, str]]) -> list[str]:
+    """The keys that have several values among the flat settings that have them at all."""
+    keys = sorted({key for values in settings for key in values})
+    return [key for key in keys if len({values[key] for values in settings if key in values}) > 1]
+
+
 def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
-    """One row per finished run and scorer (on one dataset); of equal settings and seed the newest run counts."""
+    """One row per finished run and scorer (on one dataset); of equal settings and seed the newest run counts.
+
+    Trials of sweeps are left out: their numbers are those of other rows.
+    """
+    finished = [
+        record for record in records if record.status == "finished" and dataset in (None, record.dataset["name"])
+    ]
     rows = [
         {
             "dataset": record.dataset["name"],
@@ -78,14 +96,15 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
             "run_id": record.run_id,
             **scores,
         }
-        for record in records
+        for record in finished
+        if not is_trial(record.config)
         for scorer, scores in (record.views or {"": record.metrics}).items()
-        if record.status == "finished" and dataset in (None, record.dataset["name"])
     ]
     if not rows:
         where = "" if dataset is None else f" on {dataset!r}"
         command = "python -m harness run" + ("" if dataset is None else f" --dataset {dataset}")
-        raise UserError(f"no finished run{where} to report; make one with `{command}`")
+        trials = f", only {len(finished)} trials measured on held-out train rows" if finished else ""
+        raise UserError(f"no finished run{where} to report{trials}; make one with `{command}`")
     frame = pd.DataFrame(rows).sort_values(["started", "run_id"])
     return frame.drop_duplicates(["dataset", "digest", "filter", "metric_version", *_GROUP, "seed"], keep="last")
 
@@ -95,13 +114,7 @@ def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Tab
 
     Runs whose data, filter setting or metric version differ never share a table.
     """
-    frame = tidy(records)
-    if dataset is not None:
-        frame = frame[frame["dataset"] == dataset]
-        if frame.empty:
-            raise UserError(
-                f"no finished run on {dataset!r}; make one with `python -m harness run --dataset {dataset}`"
-            )
+    frame = tidy(records, dataset)
     keys = ["dataset", "digest", "filter", "metric_version"]
     return [_table(dict(zip(keys, key, strict=True)), part) for key, part in frame.groupby(keys, sort=True)]
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Validate = Callable[[str | None], dict[str, float]]
 """Scores the held-out rows by a view, or by the one that the run reports."""
+OnValidation = Callable[[int, dict[str, float]], None]
+"""Is told the epoch, counted from 1 over all stages, and the scores of the held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,20 @@ class BatchSource(Protocol):
 class Objective(Protocol):
     """What is optimised."""
 
+    @property
+    def pieces(self) -> int | None:
+        """Tokens that go through the encoder at once; None if that cannot be made smaller."""
+        ...
+
+    def work_in_pieces(self, tokens: int) -> None:
+        """Changes `pieces`: less memory, the same batch, the same gradients."""
+        ...
+
     def backward(self, batch: Batch, timer: "Timer") -> dict[str, float]:
-        """Leaves gradients in the parameters and returns the parts of the loss; `loss` is the one that is minimised."""
+        """Leaves gradients in the parameters and returns the parts of the loss; `loss` is the one that is minimised.
+
+        Called again for the same batch, with gradients cleared, if memory ran out.
+        """
         ...
 
 

@@ -135,5 +135,6 @@ def start_table(inputs: Inputs, classifier: Classifier, start: TableStart) -> No
     )
     vectors = torch.from_numpy(projected(classifier, encoded, inputs.device))
     without = vectors.norm(dim=1) < NORM_FLOOR  # a label without text needs a direction of its own to learn from
-    vectors[without] = unit(torch.randn(vectors.shape, generator=generator))[without]
+    if bool(without.any()):  # directions are drawn for all labels at once, three arrays [L, D], so only where needed
+        vectors[without] = unit(torch.randn(vectors.shape, generator=generator))[without]
     weight.data.copy_(vectors)

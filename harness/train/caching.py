@@ -16,8 +16,25 @@ from torch import Tensor
 
 from harness.data.ragged import Ragged
 from harness.model.encoder import Encoder, micro_batches, to_tensors
+from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train.settings import OptimSettings
+
+
+class InPieces:
+    """An objective whose texts go through an encoder piece by piece, so that the loop can make the pieces smaller."""
+
+    model: TwoHeads
+    settings: OptimSettings
+
+    @property
+    def pieces(self) -> int | None:
+        """Tokens of a piece; None where the encoder takes a batch as a whole."""
+        return self.settings.micro_batch_tokens if self.model.encoder.micro_batched else None
+
+    def work_in_pieces(self, tokens: int) -> None:
+        """Works in pieces of so many tokens from now on, one of them in memory at a time."""
+        self.settings = self.settings.model_copy(update={"micro_batch_tokens": tokens, "gradient_cache": True})
 
 
 def encode_batch(

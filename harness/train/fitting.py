@@ -10,11 +10,17 @@ from typing import Any
 from harness.config import RunConfig
 from harness.method import Fitted
 from harness.tracking import Journal
-from harness.train import Validate
+from harness.train import OnValidation, Validate
 from harness.train.checkpoint import save_files, verify_files
 
 
-def fit(fitted: Fitted, journal: Journal, config: RunConfig, validate: Validate | None) -> dict[str, Any]:
+def fit(
+    fitted: Fitted,
+    journal: Journal,
+    config: RunConfig,
+    validate: Validate | None,
+    on_validation: OnValidation | None = None,
+) -> dict[str, Any]:
     """Fits the model and returns facts for the record; `validate` scores the held-out rows, None if there are none."""
     if journal.earlier is not None:
         journal.warn("there is no checkpoint to go on from; the training begins again")
@@ -23,7 +29,10 @@ def fit(fitted: Fitted, journal: Journal, config: RunConfig, validate: Validate 
     started = time.perf_counter()
     facts = fitted.fit()
     seconds = round(time.perf_counter() - started, 3)
-    scores = {} if validate is None else {f"validation/{name}": value for name, value in validate(None).items()}
+    validated = {} if validate is None else validate(None)
+    scores = {f"validation/{name}": value for name, value in validated.items()}
+    if validated and on_validation is not None:
+        on_validation(1, validated)
     journal.metrics({"train/seconds": seconds, **scores})
     chosen = f"validation/{config.validation.metric}"
     return {**facts, "seconds": seconds, **({chosen: scores[chosen]} if scores else {})}

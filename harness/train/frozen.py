@@ -49,6 +49,15 @@ class ClassifierOnly:
     options: dict[str, Any] = field(default_factory=dict)
     """Of the loss."""
 
+    @property
+    def pieces(self) -> None:
+        """Nothing is encoded here."""
+        return None
+
+    def work_in_pieces(self, tokens: int) -> None:
+        """Never called, because there are no pieces."""
+        raise NotImplementedError
+
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Leaves the gradient in the gathered rows of the table."""
         pool = batch.pool

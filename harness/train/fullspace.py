@@ -29,7 +29,7 @@ from harness.model.encoder import micro_batches, to_tensors
 from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
-from harness.train.caching import encode_batch
+from harness.train.caching import InPieces, encode_batch
 from harness.train.precision import autocast
 from harness.train.settings import OptimSettings
 from harness.train.timing import Timer
@@ -38,7 +38,7 @@ LossName = Literal["decoupled-softmax", "soft-topk"]
 
 
 @dataclass
-class FullSpace:
+class FullSpace(InPieces):
     """Encode a batch, go through all labels twice, send gradients back."""
 
     model: TwoHeads
@@ -73,8 +73,12 @@ class FullSpace:
                 f"topk is {self.k}, and soft-topk needs more labels than that, but there are {len(self.labels):,}; "
                 "lower topk or set loss=pick-one-label"
             )
-        tokens = self.settings.micro_batch_tokens if self.model.encoder.micro_batched else None
-        self._order = LabelOrder.of(self.labels, self.chunk, tokens)
+        self._order = LabelOrder.of(self.labels, self.chunk, self.pieces)
+
+    def work_in_pieces(self, tokens: int) -> None:
+        """Smaller pieces of queries, and smaller blocks of labels."""
+        super().work_in_pieces(tokens)
+        self._order = LabelOrder.of(self.labels, self.chunk, self.pieces)
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Leaves the gradients of the loss in every parameter; returns the loss."""

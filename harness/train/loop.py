@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from harness.batching import LabelPool, LabelSpace
 from harness.config import CheckpointSettings, ValidationSettings
-from harness.errors import Terminated, UserError
+from harness.errors import Terminated, UserError, out_of_memory
 from harness.repro import device_memory, peak_memory_gib
 from harness.tracking import Journal
-from harness.train import Batch, Stage, Validate
+from harness.train import Batch, OnValidation, Stage, Validate
 from harness.train.checkpoint import Checkpoints, load_model, save_model
 from harness.train.display import Display
 from harness.train.interrupt import StepBoundary
@@ -57,6 +57,8 @@ class Position:
     """The epoch it was reached in, counted from 1."""
     first_loss: float = 0.0
     """Loss of the first step of the stage."""
+    pieces: int | None = None
+    """Tokens encoded at once in this stage, if memory ran out with more of them."""
     rates: dict[str, float] = field(default_factory=dict)
     """Peak learning rates of the stage; the config may leave them to the encoder."""
 
@@ -72,11 +74,23 @@ class Training:
         checkpoint: CheckpointSettings,
         validation: ValidationSettings,
         validate: Validate | None,
+        on_validation: OnValidation | None = None,
     ) -> None:
-        """Prepares to train; `validate` scores the held-out rows, None if there are none."""
+        """Prepares to train.
+
+        Args:
+            model: What the stages train.
+            stages: In order.
+            journal: Where figures go, and whose folder the checkpoints are in.
+            checkpoint: When to save.
+            validation: When to validate, and when to stop.
+            validate: Scores the held-out rows; None if there are none.
+            on_validation: Told of every validation; may raise `harness.errors.Pruned`.
+        """
         self.model, self.stages, self.journal = model, stages, journal
         self.position = Position()
         self._saving, self._validation, self._validate = checkpoint, validation, validate
+        self._on_validation = on_validation
         self._checkpoints = Checkpoints(journal.folder / "checkpoints", checkpoint.keep)
         self._folder = journal.folder / "checkpoints"
         self._referenced: deque[Path] = deque(maxlen=checkpoint.keep)
@@ -138,7 +152,7 @@ class Training:
         position = self.position
         position.rates = peak_rates(stage)
         if not self._begun:
-            position.best, position.best_epoch = None, 0
+            position.best, position.best_epoch, position.pieces = None, 0, None
             with boundary.immediate():
                 stage.begin()
         done = position.epoch * stage.source.steps + position.batch
@@ -171,7 +185,7 @@ class Training:
             step = position.epoch * source.steps + position.batch
             with timer.part("pool"):
                 pool = source.pool(rows, step)
-            losses = stage.objective.backward(Batch(rows, pool, step), timer)
+            losses = self._backward(stage, Batch(rows, pool, step), timer)
             self._check_finite(losses["loss"])
             with timer.part("optimiser"):
                 stage.optimiser.step(step)
@@ -180,6 +194,38 @@ class Training:
             if boundary.pending or self._due():
                 self._save(stage)
             boundary.check()
+
+    def _backward(self, stage: Stage, batch: Batch, timer: Timer) -> dict[str, float]:
+        """Gradients of a batch; where memory runs out, of the same batch in smaller pieces."""
+        while True:
+            try:
+                return stage.objective.backward(batch, timer)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+            # behind the handler, because the error holds on to the tensors of the failed attempt
+            self._shrink(stage)
+
+    def _shrink(self, stage: Stage) -> None:
+        """Halves the pieces in which texts are encoded, for the rest of the stage."""
+        objective, position, before = stage.objective, self.position, stage.objective.pieces
+        stage.optimiser.zero_grad()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if before is None or before == 1:
+            kept = self._checkpoints.steps()
+            saved = f"; the last checkpoint is step {kept[-1]}" if kept else ""
+            raise UserError(
+                f"out of memory at step {position.step}, and a batch cannot be encoded in smaller pieces{saved}; lower "
+                "batch_size or pool_size; `python -m harness plan` says what fits"
+            )
+        objective.work_in_pieces(before // 2)
+        position.pieces = before // 2
+        self.journal.event("out_of_memory", step=position.step, pieces_before=before, pieces=position.pieces)
+        self.journal.warn(
+            f"out of memory: texts are encoded {position.pieces:,} tokens at a time from step {position.step} on, not "
+            f"{before:,}; batches stay as they are. To begin with that: --set micro_batch_tokens={position.pieces}"
+        )
 
     def _count(self, losses: dict[str, float], rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> None:
         """Moves on by one step."""
@@ -227,9 +273,11 @@ class Training:
             ended = ended or stopped
         figures |= {f"time/{name}": share for name, share in timer.shares().items()}
         figures |= {"train/seconds": timer.total, "peak_memory_gib": peak_memory_gib(), **device_memory()}
-        scores = {f"validation/{name}": score for name, score in scores.items()}
+        validated, scores = scores, {f"validation/{name}": score for name, score in scores.items()}
         self._log(figures | scores)
         display.epoch(epoch, figures, scores)
+        if scores and self._on_validation is not None:
+            self._on_validation(position.epochs + 1, validated)
         if stopped:
             display.say(f"stopped: {self._validation.metric} was best in epoch {position.best_epoch}")
         position.epoch, position.batch, position.sums = stage.epochs if ended else epoch, 0, {}
@@ -309,6 +357,8 @@ class Training:
         self.model.load_state_dict(parts["model"])
         if parts["optimiser"] and self.position.stage < len(self.stages):
             stage = self.stages[self.position.stage]
+            if self.position.pieces is not None:  # dropout is drawn piece by piece, so a resumed run keeps them
+                stage.objective.work_in_pieces(self.position.pieces)
             stage.optimiser.load_state(parts["optimiser"])
             stage.source.load_state({name: tensor.numpy() for name, tensor in parts["source"].items()})
 

@@ -18,11 +18,12 @@ from torch.nn.functional import softplus
 
 from harness.batching import LabelSpace
 from harness.data.ragged import Ragged
+from harness.errors import UserError
 from harness.model.heads import Classifier, TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
 from harness.train.blocked import BlockedSgd, add_product
-from harness.train.caching import encode_batch
+from harness.train.caching import InPieces, encode_batch
 from harness.train.optim import Optimiser
 from harness.train.precision import autocast, product_type
 from harness.train.settings import OptimSettings
@@ -39,7 +40,7 @@ def label_block(device: str) -> int:
 
 
 @dataclass
-class OneVsAll:
+class OneVsAll(InPieces):
     """Encode a batch, go through all labels block by block, send the gradient of the queries back."""
 
     model: TwoHeads
@@ -56,6 +57,10 @@ class OneVsAll:
     """Queries of a batch whose loss is measured, the first ones; None for all. Gradients are of all."""
     _scores: Tensor = field(init=False, default_factory=lambda: torch.empty(0))
     """Memory of one block of scores, kept from step to step."""
+    _updated: "tuple[int, Tensor, Tensor] | None" = field(init=False, default=None)
+    """Step, loss and dx [B, D] of a classifier that moved before its step was done: memory ran out behind it."""
+    _halfway: bool = field(init=False, default=False)
+    """Whether some labels of the classifier have moved and others have not."""
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Updates the classifier, leaves the gradients of the summed loss in the encoder; returns the loss a query."""
@@ -71,11 +76,14 @@ class OneVsAll:
             vectors = head(encoding.vectors)
         with timer.part("loss"):
             rate = self.optimiser.learning_rates(batch.step)[self.classifier.group.name]
-            loss, gradient = self._all_labels(vectors.detach(), space, pairs, rate)
+            if self._updated is None or self._updated[0] != batch.step:
+                self._updated = (batch.step, *self._all_labels(vectors.detach(), space, pairs, rate))
+            _, loss, gradient = self._updated
         with timer.part("backward"):
             torch.autograd.backward(vectors, gradient)
         with autocast(self.settings, self.device), timer.part("encode"):
             encoding.backward()
+        self._updated = None
         return {"loss": float(loss) / max(1, self._loss_rows(space.rows))}
 
     @torch.no_grad()
@@ -89,6 +97,7 @@ class OneVsAll:
             rate: Learning rate of the classifier.
         """
         loss, gradient, measured = x.new_zeros(()), torch.zeros_like(x), self._loss_rows(len(x))
+        self._halfway = True
         table, factor = self.classifier.table.weight, x.to(product_type(self.settings, self.device))
         for start in range(0, space.size, self.label_block):
             stop = min(start + self.label_block, space.size)
@@ -104,7 +113,17 @@ class OneVsAll:
             part = scores.to(factor.dtype)
             add_product(gradient, part.T, weight)  # before the weights change
             self.classifier.update(start, stop, part, factor, rate)
+        self._halfway = False
         return loss, gradient
+
+    def work_in_pieces(self, tokens: int) -> None:
+        """Smaller pieces of queries; a classifier of which one half has moved cannot do its step again."""
+        if self._halfway:
+            raise UserError(
+                f"out of memory among the labels, {self.label_block:,} at a time; start a new run with a smaller "
+                "label_block or batch_size, or go on from the last checkpoint on a larger device"
+            )
+        super().work_in_pieces(tokens)
 
     def _scratch(self, labels: int, x: Tensor) -> Tensor:
         """Memory for the scores [labels, B] of a block."""

@@ -23,7 +23,7 @@ from harness.data.ragged import Ragged
 from harness.model.heads import TwoHeads
 from harness.repro import stream_seed
 from harness.train import Batch
-from harness.train.caching import encode_batch
+from harness.train.caching import InPieces, encode_batch
 from harness.train.precision import autocast
 from harness.train.settings import OptimSettings, Positive, Share
 from harness.train.timing import Timer
@@ -72,7 +72,7 @@ class ClassifierLossSettings(Settings):
 
 
 @dataclass
-class PickSomeLabels:
+class PickSomeLabels(InPieces):
     """Encode once, score with every head, send gradients back."""
 
     model: TwoHeads

@@ -1,0 +1,137 @@
+"""`harness sync`, `harness runs reap` and `harness ui`: what MLflow has, and a look at it."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.show import print_json, print_table
+from harness.errors import UserError
+from harness.files import home
+
+if TYPE_CHECKING:
+    from harness.tracking.syncing import Outcome
+
+runs = typer.Typer(help="Runs in MLflow.", no_args_is_help=True)
+
+
+@runs.callback()
+def _runs() -> None:
+    """Runs in MLflow."""
+
+
+def sync(
+    run: Annotated[list[str] | None, typer.Argument(help="Runs to send, by id or folder. Default: all.")] = None,
+    folder: Annotated[Path | None, typer.Option("--runs", help="Folder of run folders. Default: workspace.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Send the logs of runs to MLflow; what is there already is left alone, so it can be done again at any time.
+
+    Exit code 1 if the store is out or a run could not be sent.
+    """
+    from harness.progress import progress
+    from harness.tracking.syncing import log_folders
+    from harness.tracking.syncing import sync as send_all
+
+    folders = log_folders(run or [], folder)
+    outcomes: list[Outcome] = []
+    if folders:
+        with _open_store() as client, progress("sync", len(folders), "runs") as advance:
+            outcomes = send_all(client, folders, advance)
+    counts = Counter(outcome.result for outcome in outcomes)
+    named = [outcome for outcome in outcomes if outcome.reason]
+    if as_json:
+        listed = {
+            kind: [vars(outcome) for outcome in named if outcome.result == kind] for kind in ("running", "failed")
+        }
+        print_json({"looked_at": len(outcomes), "sent": counts["sent"], "complete": counts["complete"], **listed})
+    else:
+        for outcome in named:
+            typer.echo(f"{outcome.result}: {outcome.run}: {outcome.reason}")
+        typer.echo(
+            f"{len(outcomes)} runs looked at: {counts['sent']} sent, {counts['complete']} already complete, "
+            f"{counts['running']} at work, {counts['failed']} failed"
+        )
+    if counts["failed"]:
+        raise typer.Exit(1)
+
+
+@runs.command("reap")
+def reap(
+    older_than: Annotated[str, typer.Option(help="Silence after which a run elsewhere counts as dead: 5m, 2h.")] = "5m",
+    folder: Annotated[Path | None, typer.Option("--runs", help="Folder of run folders. Default: workspace.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Close runs that MLflow shows as running although their process is gone; living ones are left alone."""
+    from harness.progress import progress
+    from harness.tracking.reaping import parse_age
+    from harness.tracking.reaping import reap as close_dead
+
+    age = parse_age(older_than)
+    with _open_store() as client, progress("reap", None, "runs") as advance:
+        found = close_dead(client, age, runs=folder, dry_run=dry_run, advance=advance)
+    if as_json:
+        print_json({"dry_run": dry_run, "runs": [vars(one) for one in found]})
+        return
+    if found:
+        print_table("marked as running", ["run", "verdict", "why"], [[r.run, r.verdict, r.reason] for r in found])
+    closed = sum(one.verdict != "alive" for one in found)
+    typer.echo(f"{closed} runs {'would be ' if dry_run else ''}closed, {len(found) - closed} at work")
+
+
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+) -> None:
+    """Show runs in a browser: starts the MLflow server for our store, reachable from this machine alone."""
+    from harness.tracking.places import is_local, tracking_uri, with_driver, without_secrets
+
+    uri = tracking_uri()
+    if not is_local(uri):
+        typer.echo(f"MLFLOW_TRACKING_URI names a server; open {without_secrets(uri)} in a browser")
+        return
+    with _open_store():
+        pass
+    typer.echo(f"open http://127.0.0.1:{port} in a browser; Ctrl-C ends the server", err=True)
+    # a URI may hold a password, which a list of processes must not show
+    quiet = {"MLFLOW_BACKEND_STORE_URI": with_driver(uri), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    place = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    artifacts = ["--artifacts-destination", str(home() / "mlartifacts")]
+    server = subprocess.Popen([sys.executable, "-m", "mlflow", "server", *place, *artifacts], env=os.environ | quiet)
+    try:
+        code = server.wait()
+    except BaseException:  # Ctrl-C reaches the server too; SIGTERM only us
+        server.terminate()
+        server.wait()
+        raise
+    if code:
+        raise UserError(f"the MLflow server ended with code {code}; is port {port} taken? Try --port")
+
+
+@contextmanager
+def _open_store() -> "Iterator[Any]":
+    """The store, open; one that is out, now or half-way, is one line and exit code 1."""
+    from harness.tracking.places import check_uri, reason, tracking_uri
+
+    check_uri(tracking_uri())
+    from harness.tracking.mlflow_store import open_store
+    from harness.tracking.syncing import StoreOut
+
+    try:
+        client = open_store(tracking_uri())
+    except UserError:
+        raise
+    except Exception as error:
+        typer.echo(f"MLflow is out ({reason(error)}); nothing was changed, and nothing is lost", err=True)
+        raise typer.Exit(1) from None
+    try:
+        yield client
+    except StoreOut as error:
+        typer.echo(f"MLflow went out ({error}); do it again when it is back: what was sent stays", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,58 @@
+"""What a record says about a run before it begins; folders are recorded by name, never by path."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import metrics
+from harness.config import RunConfig
+from harness.folders import TEACHER
+from harness.record import new_run_id, utc_now
+from harness.repro import environment
+
+if TYPE_CHECKING:
+    from harness.data import Dataset
+    from harness.model.encoder import Encoder
+
+
+def start_facts(config: RunConfig, dataset: "Dataset", encoder: "Encoder", max_len: int, device: str) -> dict[str, Any]:
+    """The fields of a record that are known before the work begins."""
+    return {
+        "run_id": new_run_id(config.method, dataset.name, config.seed),
+        "started": utc_now(),
+        "config": recorded(config),
+        "dataset": describe(dataset, config),
+        "encoder": {
+            "name": recorded_name(config.encoder),
+            "dim": encoder.dim,
+            "max_len": max_len,
+            "identity": encoder.identity,
+        },
+        "metric_version": metrics.METRIC_VERSION,
+        "environment": environment(device),
+    }
+
+
+def recorded(config: RunConfig) -> dict[str, Any]:
+    """A config as a record holds it."""
+    options = {key: recorded_name(value) if key == TEACHER else value for key, value in config.encoder_options.items()}
+    names = {"dataset": recorded_name(config.dataset), "encoder": recorded_name(config.encoder)}
+    return config.model_dump(mode="json") | names | {"encoder_options": options}
+
+
+def recorded_name(name: str) -> str:
+    """A name as it is, a folder without what lies above it."""
+    return name if "/" not in name else f"./{Path(name).absolute().name}"
+
+
+def describe(dataset: "Dataset", config: RunConfig) -> dict[str, Any]:
+    """What the record says about the data."""
+    propensity = dataset.card.propensity
+    return {
+        "name": dataset.name,
+        "title": dataset.card.title,
+        "version": dataset.card.version,
+        "digest": dataset.digest,
+        "statistics": dataset.facts["statistics"],
+        "propensity": propensity.model_dump() if propensity else None,
+        "filter": config.filter and bool(dataset.test_filter.nnz),
+    }

@@ -1,0 +1,53 @@
+"""Where the model folders of a run are on this machine.
+
+A record names such a folder without what lies above it, because records travel. The workspace does not travel: it keeps
+the path, by the identity of the encoder, so that a model can be packed after its run without asking anybody.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from harness.config import RunConfig
+from harness.files import home, read_json, write_json
+from harness.model import is_folder
+
+TEACHER = "teacher"
+"""The option of an encoder that may name a model folder."""
+
+
+def folders_in(encoder: str, options: dict[str, Any]) -> dict[str, str]:
+    """The settings of an encoder that name a model folder: `encoder`, `teacher`."""
+    named = {"encoder": encoder, TEACHER: options.get(TEACHER)}
+    return {key: value for key, value in named.items() if isinstance(value, str) and is_folder(value)}
+
+
+def remember_folders(config: RunConfig, identity: str) -> None:
+    """Notes where the model folders of an encoder are; nothing to note for one that goes by its name.
+
+    Args:
+        config: With the paths as the user gave them.
+        identity: Of the encoder.
+    """
+    if found := folders_in(config.encoder, dict(config.encoder_options)):
+        write_json(_note(identity), {key: str(Path(place).expanduser().absolute()) for key, place in found.items()})
+
+
+def remembered_folders(identity: str) -> dict[str, Path]:
+    """Folders that were noted for an encoder and are still there."""
+    note = _note(identity)
+    places = read_json(note) if note.is_file() else {}
+    return {key: Path(place) for key, place in places.items() if Path(place).is_dir()}
+
+
+def with_folders(config: dict[str, Any], folders: dict[str, Path]) -> dict[str, Any]:
+    """Settings `encoder` and `encoder_options` of a recorded config with paths in the place of names."""
+    changes: dict[str, Any] = {}
+    if "encoder" in folders:
+        changes["encoder"] = str(folders["encoder"])
+    if TEACHER in folders:
+        changes["encoder_options"] = {**config["encoder_options"], TEACHER: str(folders[TEACHER])}
+    return changes
+
+
+def _note(identity: str) -> Path:
+    return home() / "cache" / "folders" / f"{identity}.json"

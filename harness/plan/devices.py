@@ -1,0 +1,106 @@
+"""What a plan is made for: this machine's CPU, its CUDA device, or a device that somebody thinks of.
+
+Rates of GPUs are published peaks without sparsity. A CPU core is assumed to be one of a current server.
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.plan.sizes import GIB, host_memory, show_size
+
+_FRAGMENTED = 0.06
+"""Share of a CUDA device that its allocator loses between blocks of different sizes."""
+
+
+_CORE_FLOPS, _CORE_BYTES = 80e9, 8e9
+"""float32 products of a core with AVX2 at 2.5 GHz, and its share of the memory's bandwidth."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a device is."""
+
+    name: str
+    half: float
+    """bfloat16 products, operations a second."""
+    full: float
+    """float32 products."""
+    bandwidth: float
+    """Bytes a second."""
+    share: float
+    """Of those peaks that a training reaches."""
+    origin: str
+
+
+_GPUS = {
+    24: Rates("NVIDIA A10", 125e12, 31.2e12, 600e9, 0.35, "published peaks"),
+    48: Rates("NVIDIA RTX A6000", 154.8e12, 38.7e12, 768e9, 0.35, "published peaks"),
+    80: Rates("NVIDIA A100 80GB", 312e12, 19.5e12, 2039e9, 0.35, "published peaks"),
+}
+"""By GiB of memory."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device with its memory."""
+
+    kind: str
+    """cpu or cuda."""
+    capacity: int | None
+    """Bytes; None if nobody knows."""
+    usable: int | None
+    """Bytes that a run can have of it."""
+    rates: Rates
+    source: str
+    """Where the capacity is from."""
+
+    @property
+    def cuda(self) -> bool:
+        """Whether it is a CUDA device."""
+        return self.kind == "cuda"
+
+
+def cuda_target(capacity: int, source: str = "--device-memory") -> Target:
+    """A CUDA device of so many bytes, as fast as the known one of nearest size."""
+    nearest = min(_GPUS, key=lambda size: abs(size * GIB - capacity))
+    return Target("cuda", capacity, round(capacity * (1 - _FRAGMENTED)), _GPUS[nearest], source)
+
+
+def cpu_target(root: Path = Path("/")) -> Target:
+    """This machine: what its memory is limited to, and what of that is free now."""
+    memory = host_memory(root)
+    rates = cpu_rates()
+    if memory is None:
+        return Target("cpu", None, None, rates, "unknown")
+    free = f"{show_size(memory.available)} of {show_size(memory.total)} free, by {memory.limited_by}"
+    return Target("cpu", memory.total, memory.available, rates, free)
+
+
+def chosen_target(device: str) -> Target:
+    """What `device` of a run would mean on this machine; `auto` takes a CUDA device where the driver reports one."""
+    if device == "cpu" or device == "mps":
+        return cpu_target()
+    memory = _first_gpu()
+    if memory is not None:
+        return cuda_target(memory, "the driver")
+    return cpu_target() if device == "auto" else cuda_target(24 * GIB, "assumed, for the driver reports none")
+
+
+def _first_gpu() -> int | None:
+    """Bytes of the first CUDA device, from the driver's own tool; None without one."""
+    if not Path("/dev/nvidia0").exists():
+        return None
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return int(done.stdout.split()[0]) * 2**20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def cpu_rates() -> Rates:
+    """This machine's cores at an assumed speed: measured on a busy machine, the same core is fast or slow by chance."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Rates(f"{cores} CPU cores", cores * _CORE_FLOPS, cores * _CORE_FLOPS, cores * _CORE_BYTES, 0.5, "assumed")

@@ -1,0 +1,126 @@
+"""A search for good settings: trials on held-out rows, spread over processes and machines through one database.
+
+    Request -> plan (every fault first) -> Plan -> slots in the database -> workers -> trials -> best.yaml, plots
+
+    <study>/study.db      the study, for Optuna and its dashboard; elsewhere with --storage
+            study.json    what is searched, and every trial, for people and for `--recover`
+            runs/         one run folder per trial
+            best.yaml     the best settings, for `harness run --config`; pareto-<n>.yaml with two objectives
+            plots/        images
+            trials.csv    one line per trial
+            events.jsonl  the log that a tracker follows
+            logs/         what the workers wrote
+
+The budget is a queue: slot 0 to N-1, each waiting in the database until a worker claims it. So any number of workers on
+any number of machines do N trials, not one more, and what a dead worker held is put back and done by another.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.config import Layer
+from harness.files import home
+from harness.method import SearchRange
+
+SAMPLERS = ("tpe", "random")
+PRUNERS = ("median", "hyperband", "none")
+DATABASE = "study.db"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, as typed."""
+
+    method: str
+    dataset: str
+    trials: int
+    encoder: str | None = None
+    over: str | None = None
+    """Names of ranges with commas between, `knob=low:high`; None for what the method's papers sweep."""
+    objective: str = "P@1"
+    settings: tuple[str, ...] = ()
+    """`key=value`."""
+    seed: int = 0
+    study: str | None = None
+    storage: str | None = None
+    sampler: str = "tpe"
+    pruner: str = "median"
+    max_retry: int = 2
+    track: str = "mlflow"
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep, checked: everything that a worker has to know."""
+
+    study: str
+    folder: Path
+    storage: str
+    """Address of the database; may hold a password, so it is neither shown nor written down."""
+    method: str
+    dataset: str
+    """A name or a folder on this machine."""
+    layers: tuple[Layer, ...]
+    """Settings that all trials share."""
+    space: dict[str, SearchRange]
+    objectives: tuple[str, ...]
+    seed: int
+    trials: int
+    sampler: str
+    pruner: str
+    max_retry: int
+    track: str
+    identity: dict[str, Any]
+    """What makes it this study and no other; two studies with one identity can be worked on together."""
+    epochs: int | None
+    """Of a trial, where the method counts them; what a pruner halves."""
+    timing: "Timing"
+
+    @property
+    def runs(self) -> Path:
+        """Where the run folders of trials are."""
+        return self.folder / "runs"
+
+    @property
+    def pruning(self) -> bool:
+        """Whether trials may be ended early; with two objectives there is no order to judge them by."""
+        return self.pruner != "none" and len(self.objectives) == 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a worker."""
+        return {
+            **asdict(self),
+            "folder": str(self.folder),
+            "space": {name: one.model_dump(mode="json", exclude_defaults=True) for name, one in self.space.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How a dead worker is told from a slow one, in seconds."""
+
+    heartbeat: int = field(default=60)
+    """Between two signs of life."""
+    grace: int = field(default=180)
+    """Silence after which a trial is given to another worker."""
+
+
+def plan_from(values: dict[str, Any]) -> Plan:
+    """The reverse of `Plan.as_dict`."""
+    return Plan(
+        **{
+            **values,
+            "folder": Path(values["folder"]),
+            "layers": tuple(Layer(**layer) for layer in values["layers"]),
+            "space": {name: SearchRange.model_validate(one) for name, one in values["space"].items()},
+            "objectives": tuple(values["objectives"]),
+            "timing": Timing(**values["timing"]),
+        }
+    )
+
+
+def study_folder(name: str, out: Path | None = None) -> Path:
+    """Where a study is kept."""
+    return (out.absolute() if out else home() / "studies") / name

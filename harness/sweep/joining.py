@@ -1,0 +1,91 @@
+"""Taking part in a study: beginning it, or making sure that it is the one that is meant and has lost nothing."""
+
+import secrets
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import DataError, UserError
+from harness.files import read_json
+from harness.resume import differences
+from harness.sweep import Plan
+from harness.sweep.queue import slots
+from harness.sweep.samplers import described
+from harness.sweep.storage import alone, damaged, open_study, shown_address, sqlite_file
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+FACTS = "study.json"
+
+
+def join(plan: Plan) -> "tuple[Study, str]":
+    """The study of a plan and its id, begun if there is none.
+
+    Raises:
+        UserError: There is one of that name for something else, or its database has lost trials.
+    """
+    with alone(plan):
+        known = read_facts(plan.folder)
+        if known:
+            refuse_another(plan, known["identity"])
+        study = open_study(plan, create=True)
+        if "identity" not in study.user_attrs:
+            refuse_lost(plan, study, known)
+            begin(study, plan, new_group_id(plan))
+        refuse_another(plan, study.user_attrs["identity"])
+        refuse_lost(plan, study, known)
+        return study, str(study.user_attrs["id"])
+
+
+def begin(study: "Study", plan: Plan, group: str) -> None:
+    """Writes into a new study what it is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the function is called experimental
+        study.set_metric_names(list(plan.objectives))
+    for name, value in {"id": group, "search": described(plan), "identity": plan.identity}.items():
+        study.set_user_attr(name, value)
+
+
+def new_group_id(plan: Plan) -> str:
+    """A name that the runs of a study know it by."""
+    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{moment}-sweep-{plan.study[:60]}-{secrets.token_hex(2)}"
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What study.json says; empty if there is none."""
+    path = folder / FACTS
+    if not path.exists():
+        return {}
+    facts = read_json(path)
+    if not isinstance(facts, dict) or not {"id", "identity", "slots"} <= facts.keys():
+        raise DataError("not the facts of a study; move it away", path)
+    return facts
+
+
+def refuse_another(plan: Plan, known: dict[str, Any]) -> None:
+    """Refuses a study that was begun for something else, field by field."""
+    lines = differences(known, plan.identity)
+    if lines:
+        raise UserError(
+            f"study {plan.study!r} searches something else; take another --study, or undo:\n  " + "\n  ".join(lines)
+        )
+
+
+def refuse_lost(plan: Plan, study: "Study", known: dict[str, Any]) -> None:
+    """Refuses a database with fewer ended trials than it once had."""
+    ended = [row["slot"] for row in known.get("slots", []) if row["state"] in ("COMPLETE", "PRUNED", "FAIL")]
+    if not ended:
+        return
+    there = {slot.number for slot in slots(study, max(ended) + 1) if slot.state in ("COMPLETE", "PRUNED", "FAIL")}
+    if lost := sorted(set(ended) - there):
+        file = sqlite_file(plan.storage)
+        shown = f"{len(lost)} of {len(ended)} ended trials are not in it"
+        if file is not None:
+            raise damaged(file, shown)
+        raise UserError(
+            f"study {plan.study!r} at {shown_address(plan.storage)}: {shown}, but {plan.folder / FACTS} has them; name "
+            "the right database, or take another --study"
+        )

@@ -1,0 +1,195 @@
+"""From what the user typed to a checked plan: everything that can be known to be wrong is found before a trial runs."""
+
+import re
+from typing import Any
+
+from harness import metrics
+from harness.config import Layer, RunConfig, flatten, merge, parse_override, route_knobs
+from harness.data import Dataset, load
+from harness.data.prepare import resolve
+from harness.errors import UserError, unknown_name
+from harness.facts import describe, recorded, recorded_name
+from harness.files import checked_name
+from harness.method import load_method
+from harness.model import is_folder
+from harness.run import choose_device, hold_out, resolve_config
+from harness.sweep import PRUNERS, SAMPLERS, Plan, Request, Timing, study_folder
+from harness.sweep.space import Space, default_names, parse_over, settings_of, to_json
+from harness.sweep.storage import storage_address
+from harness.tracking import make_tracker
+
+_OWN_OPTIONS = {
+    "method": "--method",
+    "dataset": "--dataset",
+    "encoder": "--encoder",
+    "seed": "--seed",
+    "evaluate": "no option: trials are judged on held-out train rows, never on test rows",
+}
+_FREE = ("checkpoint", "tracking", "device", "batch_tokens")
+"""Settings that may differ between the machines of one study."""
+_VALIDATION_SHARE = 0.1
+_CHECKPOINT_SECONDS = 10.0
+_MOST_OBJECTIVES = 2
+
+
+def make_plan(request: Request, timing: Timing) -> Plan:
+    """A plan, or one `UserError`; prepares the data, because its digest counts."""
+    _check_names(request)
+    study = _study_name(request)
+    folder = study_folder(study, request.out)
+    storage = storage_address(request.storage, folder)
+    given = _given_layers(request)
+    objectives = _objectives(request.objective)
+    layers, config = _shared_settings(request, given, objectives)
+    space = _space(request, given, layers)
+    dataset = load(request.dataset, use_filter=config.filter)
+    _check_objectives(objectives, config, dataset)
+    hold_out(dataset, config)
+    choose_device(config.device)
+    epochs = config.params.get("epochs")
+    return Plan(
+        study=study,
+        folder=folder,
+        storage=storage,
+        method=request.method,
+        dataset=request.dataset,
+        layers=tuple(layers),
+        space=space,
+        objectives=objectives,
+        seed=request.seed,
+        trials=request.trials,
+        sampler=request.sampler,
+        pruner=request.pruner,
+        max_retry=request.max_retry,
+        track=request.track,
+        identity=_identity(request, config, space, objectives, dataset),
+        epochs=epochs if isinstance(epochs, int) and "epochs" not in settings_of(_lowest(space), space) else None,
+        timing=timing,
+    )
+
+
+def _check_names(request: Request) -> None:
+    if request.trials < 1:
+        raise UserError(f"--trials takes a number from 1 (got {request.trials})")
+    if request.max_retry < 0:
+        raise UserError(f"--max-retry takes a number from 0 (got {request.max_retry})")
+    if request.sampler not in SAMPLERS:
+        raise unknown_name("sampler", request.sampler, SAMPLERS)
+    if request.pruner not in PRUNERS:
+        raise unknown_name("pruner", request.pruner, PRUNERS)
+    if request.out and request.out.exists() and not request.out.is_dir():
+        raise UserError(f"--out {request.out} is a file; name a folder")
+    make_tracker(request.track)
+    load_method(request.method)
+    resolve(request.dataset)
+
+
+def _study_name(request: Request) -> str:
+    """The name given, or method and dataset with whatever cannot stand in the name of a folder made a dash."""
+    if request.study is not None:
+        return checked_name("study", request.study)
+    words = f"{request.method}-{recorded_name(request.dataset).removeprefix('./')}"
+    return checked_name("study", re.sub(r"[^A-Za-z0-9._+-]+", "-", words)[:100].strip("-."))
+
+
+def _given_layers(request: Request) -> list[Layer]:
+    """What was typed, as layers."""
+    layers = []
+    for text in request.settings:
+        values = parse_override(text)
+        if own := _OWN_OPTIONS.get(next(iter(values))):
+            raise UserError(f"--set {text}: in a sweep this is what {own} is for" if own[0] == "-" else _refused(text))
+        layers.append(Layer(f"--set {text}", values))
+    if request.encoder is not None:
+        layers.append(Layer("--encoder", {"encoder": request.encoder}))
+    return layers
+
+
+def _refused(text: str) -> str:
+    return f"--set {text}: a sweep judges its trials on held-out train rows, never on test rows; leave it out"
+
+
+def _objectives(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not 1 <= len(names) <= _MOST_OBJECTIVES:
+        raise UserError(f"--objective takes one metric or two, for example P@1 or P@1,PSP@5 (got {text!r})")
+    return names
+
+
+def _shared_settings(
+    request: Request, given: list[Layer], objectives: tuple[str, ...]
+) -> tuple[list[Layer], RunConfig]:
+    """The layers of every trial, and what they resolve to before a point is drawn."""
+    own: dict[str, Any] = {"evaluate": "validation", "seed": request.seed, "tracking": {"model": "never"}}
+    before, origins = resolve_config(request.method, request.dataset, given)
+    validation: dict[str, Any] = {} if before.validation.size else {"size": _VALIDATION_SHARE}
+    if not before.validation.size and origins["validation.size"].startswith("--set"):
+        raise UserError(_refused(origins["validation.size"].removeprefix("--set ")))
+    if origins["validation.metric"].startswith("--set") and before.validation.metric != objectives[0]:
+        raise UserError(
+            f"validation.metric is {before.validation.metric}, but the trials are judged by {objectives[0]}; leave it "
+            "out, or name it with --objective"
+        )
+    own["validation"] = {**validation, "metric": objectives[0]}
+    if origins["checkpoint.min_seconds"] == "default":  # a trial that is killed should not begin anew
+        own["checkpoint"] = {"min_seconds": _CHECKPOINT_SECONDS}
+    layers = [Layer("sweep", own), *given]
+    return layers, resolve_config(request.method, request.dataset, layers)[0]
+
+
+def _space(request: Request, given: list[Layer], layers: list[Layer]) -> Space:
+    params = load_method(request.method).params
+    over = ",".join(default_names(request.method)) if request.over is None else request.over
+    space = parse_over(over, request.method, params, layers)
+    set_by_hand = merge(route_knobs(layer, params) for layer in given)[1]
+    swept = flatten(route_knobs(Layer("over", settings_of(_lowest(space), space)), params).values)
+    for key in swept:
+        if key in set_by_hand:
+            raise UserError(f"{set_by_hand[key]}: --over searches it; leave one of the two out")
+    return space
+
+
+def _lowest(space: Space) -> dict[str, Any]:
+    """Some value of every range."""
+    return {name: one.choices[0] if one.choices else one.low for name, one in space.items()}
+
+
+def _check_objectives(objectives: tuple[str, ...], config: RunConfig, dataset: Dataset) -> None:
+    weighted = dataset.card.propensity is not None
+    for name in objectives:
+        if name in metrics.names(config.ks, weighted):
+            continue
+        if name in metrics.names(config.ks, True):
+            raise UserError(
+                f"--objective {name}: the card of {dataset.name} has no propensity constants, so this cannot be "
+                "computed; take another metric, or give the card its `propensity:`"
+            )
+        raise unknown_name("objective", name, metrics.names(config.ks, weighted))
+
+
+def _identity(
+    request: Request, config: RunConfig, space: Space, objectives: tuple[str, ...], dataset: Dataset
+) -> dict[str, Any]:
+    """What two sweeps must have in common to work on one study."""
+    data = describe(dataset, config)
+    fixed = {key: value for key, value in recorded(config).items() if key not in _FREE}
+    return {
+        "method": request.method,
+        "dataset": {key: data[key] for key in ("name", "digest", "filter", "propensity")},
+        "weights": _weights(config),
+        "objective": list(objectives),
+        "space": to_json(space),
+        "config": fixed,
+        "sampler": request.sampler,
+        "pruner": request.pruner,
+        "metric_version": metrics.METRIC_VERSION,
+    }
+
+
+def _weights(config: RunConfig) -> str | None:
+    """The hash of a model folder's files; None for an encoder that is known by its name."""
+    if not is_folder(config.encoder):
+        return None
+    from harness.model.weights import find
+
+    return find(config.encoder, pooling=config.encoder_options.get("pooling")).identity

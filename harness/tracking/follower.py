@@ -1,0 +1,155 @@
+"""The tracker that a run sees: a process beside it that reads its log and writes to MLflow.
+
+Starting it costs milliseconds. It has a session of its own, so Ctrl-C does not reach it, and the lowest priority. The
+run waits for it only at its end, and only as long as it gets anywhere.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from harness.files import home
+
+PATIENCE_SECONDS = 20.0
+"""How long the end of a run waits for a follower that gets nowhere."""
+_LONGEST_SECONDS = 120.0
+"""How long it waits in any case."""
+_LAST_WORDS_SECONDS = 2.0
+
+SENT = 0
+SAID = 75
+"""Exit code of a follower that has sent less than everything, and has said so."""
+
+
+def follow_lock(folder: Path) -> Path:
+    """The file that a process locks while it sends the run in `folder`; touched whenever something got through."""
+    return home() / "locks" / f"{folder.name}.lock"
+
+
+class Follower:
+    """Starts a follower for a run, and waits for it at the end."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, folder: Path) -> None:
+        """Starts the process; the log in `folder` has its first event."""
+        package = Path(__file__).parents[2]
+        paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # it draws a chart and packs a model at most: one thread, no device
+        frugal = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "harness.tracking.follow", str(folder), "--writer", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | frugal,
+            start_new_session=True,
+        )
+
+    def finish(self, folder: Path, wait: bool = True) -> None:
+        """Waits until everything is sent; a follower that gets nowhere is stopped, and `sync` can do its work later."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if not wait:
+            _left[:] = [earlier for earlier in (*_left, process) if earlier.poll() is None]
+            return
+        hurry(process.pid)
+        code = _wait(process, follow_lock(folder))
+        if code is None:
+            process.terminate()
+            code = _exit_code(process, _LAST_WORDS_SECONDS)
+        if code is None:
+            process.kill()
+            process.wait()
+        if code not in (SENT, SAID):
+            print(  # noqa: T201
+                f"warning: MLflow does not have everything of run {folder.name}; events.jsonl does, and "
+                "`python -m harness sync` sends it",
+                file=sys.stderr,
+            )
+
+
+_left: "list[subprocess.Popen[bytes]]" = []
+"""Followers that nobody waits for; asked now and then, so that none stays behind as a dead process."""
+
+
+def wait_for(folders: Iterable[Path], seconds: float = PATIENCE_SECONDS) -> list[Path]:
+    """Waits until the runs in these folders are sent, so many seconds at most; returns those that are not."""
+    deadline, late = time.monotonic() + seconds, []
+    for folder in folders:
+        lock = follow_lock(folder)
+        if not lock.exists():
+            continue
+        try:
+            with FileLock(lock, timeout=max(0.0, deadline - time.monotonic())):
+                pass
+        except Timeout:
+            late.append(folder)
+    return late
+
+
+def step_back() -> None:
+    """Gives this process the lowest priority; where sessions share the processor evenly, its session too.
+
+    On a machine that is always busy that may be too low; `HARNESS_TRACKING_NICE` is another, 0 for that of the run.
+    """
+    wanted = os.environ.get("HARNESS_TRACKING_NICE", "")
+    nice = min(int(wanted), 19) if wanted.isdecimal() else 19
+    with suppress(OSError):
+        os.nice(nice)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(nice))
+
+
+def hurry(pid: int) -> None:
+    """Takes that back for a follower whose run is over, as far as one may."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("0")
+    with suppress(OSError):  # the right of root alone
+        os.setpriority(os.PRIO_PROCESS, pid, 0)
+
+
+def _wait(process: "subprocess.Popen[bytes]", lock: Path) -> int | None:
+    """The exit code, or None if the follower got nowhere for too long."""
+    started = moved = time.monotonic()
+    before = _progress(process.pid, lock)
+    while (now := time.monotonic()) < min(moved + PATIENCE_SECONDS, started + _LONGEST_SECONDS):
+        code = _exit_code(process, 0.5)
+        if code is not None:
+            return code
+        seen = _progress(process.pid, lock)
+        if seen != before:
+            before, moved = seen, now
+    return None
+
+
+def _progress(pid: int, lock: Path) -> tuple[int, int]:
+    """What changes while a follower gets anywhere: the time of its last success, and seconds of computing.
+
+    One that waits for a server that does not answer computes nothing.
+    """
+    import psutil
+
+    try:
+        touched = lock.stat().st_mtime_ns
+    except OSError:
+        touched = 0
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return touched, 0
+    return touched, int(times.user + times.system)
+
+
+def _exit_code(process: "subprocess.Popen[bytes]", seconds: float) -> int | None:
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None

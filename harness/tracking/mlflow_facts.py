@@ -1,0 +1,107 @@
+"""What the first event of a log says in MLflow's terms: experiment, name, tags, parameters; no MLflow in here."""
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from harness.config import flatten
+from harness.files import read_json
+from harness.tracking.events import Event
+
+PARAM_LIMIT = 6000
+TAG_LIMIT = 5000
+STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "pruned": "KILLED"}
+
+
+def is_group(start: Event) -> bool:
+    """Whether this is the log of a bench or a sweep, not of a run."""
+    return "kind" in start
+
+
+def experiment_name(start: Event) -> str:
+    """The dataset's name, unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
+    own = start["experiment"] if is_group(start) else start["dataset"]["name"]
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(own)
+
+
+def run_name(start: Event) -> str:
+    """What people see in a list of runs."""
+    return str(start["name"] if is_group(start) else start["run_id"])
+
+
+def tags_of(start: Event) -> dict[str, str]:
+    """What people search by."""
+    if is_group(start):
+        own = {**start["tags"], "harness.kind": start["kind"]}
+    else:
+        environment, parent = start["environment"], start.get("parent") or {}
+        git = environment.get("git", {})
+        own = {
+            "method": start["config"]["method"],
+            "dataset": start["dataset"]["name"],
+            "encoder": start["config"]["encoder"],
+            "seed": start["config"]["seed"],
+            "harness.version": environment.get("harness"),
+            "git.commit": git.get("commit"),
+            "git.dirty": git.get("dirty"),
+            **{f"parent.{key}": value for key, value in flatten(parent.get("params", {})).items()},
+            **({"parent": parent["name"]} if parent else {}),
+        }
+    return {key: str(value)[:TAG_LIMIT] for key, value in {**own, "harness.run_id": start["run_id"]}.items()}
+
+
+def params_of(start: Event) -> dict[str, str]:
+    """All settings, flat; of a run also its environment, hardware and encoder."""
+    if is_group(start):
+        return flatten(start["params"])
+    encoder = {key: value for key, value in start.get("encoder", {}).items() if key != "name"}
+    return {**flatten(start["config"]), **flatten({"environment": start["environment"], "encoder": encoder})}
+
+
+def dataset_of(start: Event) -> dict[str, str] | None:
+    """Fields of an MLflow dataset: metadata alone, with our digest; None for a group."""
+    if is_group(start):
+        return None
+    facts = start["dataset"]
+    # the digest field takes 36 characters; the whole one goes into the source
+    source = {key: facts.get(key) for key in ("digest", "filter", "propensity")}
+    return {
+        "name": facts["name"],
+        "digest": facts["digest"][:36],
+        "source_type": "xmc-harness",
+        "source": json.dumps(source, sort_keys=True),
+        "profile": json.dumps(facts["statistics"], sort_keys=True),
+    }
+
+
+def description(start: Event, folder: Path, status: str, error: str | None) -> str:
+    """A few readable lines with the numbers of a run, as Markdown."""
+    if is_group(start):
+        return f"{start['kind']} **{start['name']}** on {start['experiment']}: {status}"
+    config = start["config"]
+    seeds = f"encoder {config['encoder']}, seed {config['seed']}"
+    lines = [f"**{config['method']}** on **{start['dataset']['name']}**, {seeds}: {status}"]
+    record = read_json(folder / "record.json") if (folder / "record.json").is_file() else {}
+    figures = [f"{key} {value:.2f}" for key, value in record.get("metrics", {}).items() if key.startswith("P")]
+    if figures:
+        on = " (held-out rows)" if config.get("evaluate") == "validation" else ""
+        lines.append(", ".join(figures) + on)
+    if record.get("seconds"):
+        peak = record.get("peak_memory_gib")
+        lines.append(f"{record['seconds']:.0f} s" + (f", peak memory {peak:.2f} GiB" if peak else ""))
+    if error:
+        lines.append(error)
+    lines += [f"warning: {text}" for text in record.get("warnings", [])[:5]]
+    return "\n\n".join(lines)[:TAG_LIMIT]
+
+
+def milliseconds(moment: str) -> int:
+    """A time of a log as MLflow counts it."""
+    return int(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def non_finite_text(value: Any, step: int, more: int) -> str:
+    """What the tag of a figure says that was not a number."""
+    return f"{value} at step {step}" + (f", and {more} times more" if more else "")

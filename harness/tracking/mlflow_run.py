@@ -1,0 +1,239 @@
+"""What the events of one log do in MLflow.
+
+A `MlflowRun` is fed with a log from its first event on, however much of it the store has already: it finds the run by
+its tag `harness.run_id`, and leaves out parameters and figures that are there. So following a run as it happens, taking
+it up after an outage, and sending it again later are the same thing.
+
+    start -> run, tags, params, dataset, parent     metrics -> log_batch     artifact -> a file
+    warning -> tag                                  resume -> tag            end -> status, artifacts, description
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.errors import DataError
+from harness.files import home, locked, sha256_file
+from harness.tracking.events import LOG, Event
+from harness.tracking.mlflow_artifacts import run_artifacts
+from harness.tracking.mlflow_facts import (
+    PARAM_LIMIT,
+    STATUS,
+    TAG_LIMIT,
+    dataset_of,
+    description,
+    experiment_name,
+    is_group,
+    milliseconds,
+    non_finite_text,
+    params_of,
+    run_name,
+    tags_of,
+)
+from harness.tracking.mlflow_store import experiment_id, find_run
+from harness.tracking.names import full_name_tag, metric_name
+from harness.tracking.places import reason
+
+SYNCED = "harness.synced"
+"""Tag with the sha256 of the log that was sent completely."""
+_METRICS = 1000
+_PARAMS_TAGS = 100
+
+
+class MlflowRun:
+    """One run, or one group of runs, in an MLflow store."""
+
+    def __init__(self, client: Any, folder: Path, progressed: Callable[[], None] = lambda: None) -> None:
+        """Prepares for the log in `folder`; `progressed` is called whenever something has got through."""
+        self._client, self._folder, self._progressed = client, folder, progressed
+        self._start: Event = {}
+        self._end: Event | None = None
+        self._last_time = ""
+        self._run: Any = None
+        self._known: set[tuple[str, int]] = set()
+        """(name, step) of the figures that the store has or will have."""
+        self._metrics: list[Any] = []
+        self._tags: dict[str, str] = {}
+        self._sent_tags: dict[str, str] = {}
+        self._non_finite: Counter[str] = Counter()
+        self._first_non_finite: dict[str, tuple[float, int]] = {}
+        self._files: dict[str, str] = {}
+        """Files that a group named: path in the folder -> sha256 of what was sent."""
+        self._new_files: dict[str, None] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last thing that happened to the run, as far as read, was its end."""
+        return self._end is not None
+
+    @property
+    def is_group(self) -> bool:
+        """Whether this is a bench or a sweep."""
+        return is_group(self._start)
+
+    def handle(self, event: Event) -> None:
+        """Takes one event; what it adds is sent by the next `flush`."""
+        kind = event["event"]
+        if kind != "start" and self._run is None:
+            raise DataError("the log does not begin with a start", self._folder / LOG, 1)
+        self._last_time = event["time"]
+        if kind == "start" and self._run is None:
+            self._open(event)
+        elif kind == "resume":
+            self._end = None
+            self._tags["resumed"] = str(len(event.get("resumed", [])) or int(self._tags.get("resumed", 0)) + 1)
+        elif kind == "metrics":
+            self._add_metrics(event)
+        elif kind == "warning":
+            self._tags["warning"] = event["message"][:TAG_LIMIT]
+        elif kind == "artifact":
+            self._new_files[event["path"]] = None  # a plot is named after every trial; it is sent as it is now
+        elif kind == "end":
+            self._end = event
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """Adds tags; the next `flush` sends them."""
+        self._tags |= tags
+
+    def flush(self) -> None:
+        """Sends what has come together."""
+        from mlflow.entities import RunTag
+
+        for start in range(0, len(self._metrics), _METRICS):
+            self._client.log_batch(self._id, metrics=self._metrics[start : start + _METRICS])
+            self._progressed()
+        self._metrics.clear()
+        changed = [RunTag(key, value) for key, value in self._tags.items() if self._sent_tags.get(key) != value]
+        for start in range(0, len(changed), _PARAMS_TAGS):
+            self._client.log_batch(self._id, tags=changed[start : start + _PARAMS_TAGS])
+            self._progressed()
+        self._sent_tags |= self._tags
+        for name in list(self._new_files):
+            self._send_file(name)
+            del self._new_files[name]
+
+    def go_on(self) -> None:
+        """Says that the run is at work, where the store has it as ended."""
+        self.flush()
+        if self._run.info.status != "RUNNING":
+            self._client.update_run(self._id, status="RUNNING")
+
+    def settle(self) -> None:
+        """Sends the rest and the final status; a log without an end is that of a process that was killed."""
+        end = self._end or {"status": "killed", "error": None}
+        self._tags |= {"pruned": str(end["error"])[:TAG_LIMIT]} if end["status"] == "pruned" else {}
+        self._tags |= {"error": str(end["error"])[:TAG_LIMIT]} if end["status"] == "failed" else {}
+        self.flush()
+        self._client.set_terminated(self._id, status=STATUS[end["status"]], end_time=milliseconds(self._last_time))
+        self._progressed()
+
+    def complete(self) -> list[str]:
+        """Sends the files and the description of a settled run; returns what could not be made or sent, in words."""
+        end = self._end or {"status": "killed", "error": None}
+        faults = [*self._send_changed_files()] if self.is_group else []
+        if not self.is_group:
+            faults += run_artifacts(self._client, self._id, self._folder, self._start, self._progressed)
+        self._tags["mlflow.note.content"] = description(self._start, self._folder, end["status"], end["error"])
+        if not faults:
+            self._tags[SYNCED] = sha256_file(self._folder / LOG)
+        self.flush()
+        return faults
+
+    @property
+    def _id(self) -> str:
+        identifier: str = self._run.info.run_id
+        return identifier
+
+    def _open(self, start: Event) -> None:
+        self._start = start
+        experiment = experiment_id(self._client, experiment_name(start))
+        tags = {metric_name(key): value for key, value in tags_of(start).items()}
+        if parent := start.get("parent"):
+            tags["mlflow.parentRunId"] = self._parent(experiment, parent, start)
+        self._run = self._found_or_made(experiment, run_name(start), tags, start)
+        for name in self._run.data.metrics:
+            self._known |= {(name, point.step) for point in self._client.get_metric_history(self._id, name)}
+        self._tags |= tags
+        self._sent_tags = dict(self._run.data.tags)
+        if is_group(start):  # a run of the group may have come first, and made it under its own idea of the name
+            self._tags["mlflow.runName"] = run_name(start)
+        self._log_params(params_of(start))
+        self._log_dataset(dataset_of(start))
+        self._progressed()
+
+    def _found_or_made(self, experiment: str, name: str, tags: dict[str, str], start: Event) -> Any:
+        found = find_run(self._client, experiment, tags["harness.run_id"])
+        if found is not None:
+            return found
+        with locked(home() / "locks" / f"{experiment}.create"):  # runs of one group look for it at the same moment
+            found = find_run(self._client, experiment, tags["harness.run_id"])
+            if found is not None:
+                return found
+            moment = milliseconds(start["time"])
+            return self._client.create_run(experiment, start_time=moment, tags=tags, run_name=name[:250])
+
+    def _parent(self, experiment: str, parent: dict[str, Any], start: Event) -> str:
+        tags = {"harness.run_id": str(parent["id"]), "harness.kind": str(parent["kind"])}
+        identifier: str = self._found_or_made(experiment, str(parent["name"]), tags, start).info.run_id
+        return identifier
+
+    def _log_params(self, params: dict[str, str]) -> None:
+        from mlflow.entities import Param
+
+        named = {metric_name(key): (key, value) for key, value in params.items()}
+        there = self._run.data.params
+        missing = [Param(name, value[:PARAM_LIMIT]) for name, (_, value) in named.items() if name not in there]
+        for start in range(0, len(missing), _PARAMS_TAGS):
+            self._client.log_batch(self._id, params=missing[start : start + _PARAMS_TAGS])
+        for key, value in params.items():
+            self._tags |= full_name_tag(key)
+            if len(value) > PARAM_LIMIT:
+                self._tags[metric_name(f"truncated.{key}")] = f"{len(value):,} characters; whole in params.json"
+
+    def _log_dataset(self, dataset: dict[str, str] | None) -> None:
+        inputs = self._run.inputs
+        if dataset is None or (inputs is not None and inputs.dataset_inputs):
+            return
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        tag = InputTag("mlflow.data.context", "train and test")
+        self._client.log_inputs(self._id, [DatasetInput(Dataset(**dataset), [tag])])
+
+    def _add_metrics(self, event: Event) -> None:
+        from mlflow.entities import Metric
+
+        moment, step = milliseconds(event["time"]), int(event["step"])
+        for key, given in event["values"].items():
+            name, value = metric_name(key), float(given)  # the log holds NaN and infinity as words
+            self._tags |= full_name_tag(key)
+            if not math.isfinite(value):  # MLflow would store infinity as 1.8e308
+                first = self._first_non_finite.setdefault(key, (value, step))
+                self._tags[metric_name(f"non_finite.{key}")] = non_finite_text(*first, self._non_finite[key])
+                self._non_finite[key] += 1
+            elif (name, step) not in self._known:
+                self._known.add((name, step))
+                self._metrics.append(Metric(name, value, moment, step))
+        if len(self._metrics) >= _METRICS:
+            self.flush()
+
+    def _send_file(self, name: str) -> None:
+        path = (self._folder / name).resolve()
+        if not path.is_relative_to(self._folder.resolve()) or not path.is_file():
+            return
+        place, digest = Path(name).parent.as_posix(), sha256_file(path)
+        if self._files.get(name) == digest:
+            return
+        self._client.log_artifact(self._id, str(path), None if place == "." else place)
+        self._files[name] = digest
+        self._progressed()
+
+    def _send_changed_files(self) -> list[str]:
+        faults = []
+        for name in [*self._files, LOG]:
+            try:
+                self._send_file(name)
+            except Exception as error:
+                faults.append(f"{name} ({reason(error)})")
+        return faults

@@ -1,0 +1,141 @@
+"""An MLflow store that is ready to be written, or an error at once.
+
+Creating the tables from two processes at once crashes all but one of them, so that happens under a lock. An SQLite file
+that another process writes is waited for. MLflow would try a dead server again for minutes; here it is asked once.
+"""
+
+import logging
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from harness.errors import UserError
+from harness.files import home, locked
+from harness.tracking.names import metric_name, original_name
+from harness.tracking.places import check_uri, is_local, sqlite_file, with_driver
+
+__all__ = ["experiment_id", "find_run", "metric_name", "open_store", "original_name", "probe", "search"]
+
+_LOCKED_SECONDS = 60.0
+"""How long a locked SQLite file is waited for."""
+_PAGE = 500
+_QUIET = {
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+class PatientClient:
+    """An MLflow client whose calls wait for a locked SQLite file."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        return partial(patiently, value) if callable(value) else value
+
+
+def patiently(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Calls again, with growing pauses, while SQLite says that another process writes."""
+    deadline, pause = time.monotonic() + _LOCKED_SECONDS, 0.05
+    while True:
+        try:
+            return call(*arguments, **named)
+        except Exception as error:
+            if "database is locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(2 * pause, 2.0)
+
+
+def open_store(uri: str) -> Any:
+    """An MLflow client for a store that is there and whose tables are ready."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    check_uri(uri)
+    probe(uri)
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if not is_local(uri):
+        client = PatientClient(MlflowClient(tracking_uri=uri))
+        client.search_experiments(max_results=1)
+        return client
+    with locked((sqlite_file(uri) or home() / "mlflow").absolute()):
+        client = PatientClient(MlflowClient(tracking_uri=with_driver(uri)))
+        client.search_experiments(max_results=1)
+    return client
+
+
+def probe(uri: str) -> None:
+    """Raises at once if a store cannot be used; MLflow itself would try again for up to two minutes."""
+    file = sqlite_file(uri)
+    if file is not None:
+        if file.exists():
+            patiently(_ask_for_the_write_lock, file)
+    elif uri.startswith(("http://", "https://")):
+        server = urlsplit(uri)
+        try:
+            with urlopen(server._replace(netloc=server.netloc.rpartition("@")[2]).geturl(), timeout=5):
+                pass
+        except HTTPError:  # it wants a password or another page, but it answers
+            pass
+
+
+def _ask_for_the_write_lock(file: Path) -> None:
+    """A folder, another format or a read-only file refuses it."""
+    with closing(sqlite3.connect(file, timeout=5)) as store:
+        store.execute("begin immediate")
+        store.rollback()
+
+
+def experiment_id(client: Any, name: str) -> str:
+    """The experiment called `name`, made if need be; a store without a server keeps artifacts in the workspace."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        with locked(home() / "locks" / "experiments"):
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                location = (home() / "mlartifacts").as_uri() if is_local(str(client.tracking_uri)) else None
+                created: str = client.create_experiment(name, artifact_location=location)
+                return created
+    if found.lifecycle_stage == "deleted":
+        raise UserError(f"experiment {name!r} was deleted in MLflow; restore it there, or remove it for good")
+    identifier: str = found.experiment_id
+    return identifier
+
+
+def find_run(client: Any, experiment: str, run_id: str) -> Any:
+    """The run that was sent under our `run_id`, or None."""
+    quoted = run_id.replace("'", "")
+    found = client.search_runs([experiment], f"tags.`harness.run_id` = '{quoted}'", max_results=1)
+    return found[0] if found else None
+
+
+def search(client: Any, condition: str) -> Iterator[Any]:
+    """All runs of all experiments that meet a condition, page by page."""
+    experiments = [found.experiment_id for found in _pages(client.search_experiments)]
+    if experiments:
+        yield from _pages(partial(client.search_runs, experiments, condition))
+
+
+def _pages(find: Callable[..., Any]) -> Iterator[Any]:
+    page = find(max_results=_PAGE)
+    yield from page
+    while page.token:
+        page = find(max_results=_PAGE, page_token=page.token)
+        yield from page

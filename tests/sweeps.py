@@ -1,0 +1,113 @@
+"""Small sweeps for tests: generated data, an encoder of a few thousand weights, trials of a second."""
+
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from optuna import Study
+from optuna.trial import FrozenTrial
+
+from harness.files import read_json
+from harness.sweep import Plan, Request, Timing
+from harness.sweep.joining import join
+from harness.sweep.plan import make_plan
+from harness.sweep.queue import fill
+from harness.sweep.storage import open_storage
+from tests.training_runs import DATASET
+
+SETTINGS = (
+    "batch_size=60",
+    "epochs=3",
+    "random_epochs=1",
+    "warmup_epochs=1.0",
+    "lr_encoder=1e-3",
+    "lr_heads=1e-3",
+    "checkpoint.min_seconds=0",
+    "tracking.system_seconds=0",
+)
+REQUEST = Request(
+    method="unidec",
+    dataset=DATASET,
+    trials=3,
+    encoder="tiny",
+    over="lambda,beta",
+    settings=SETTINGS,
+    study="small",
+    track="none",
+)
+WORDS = ["--dataset", DATASET, "--encoder", "tiny", "--over", "lambda,beta", "--study", "small", "--track", "none"]
+WORDS += [word for setting in SETTINGS for word in ("--set", setting)]
+SWEEP = ["sweep", *WORDS]
+
+
+def planned(timing: Timing | None = None, **changes: Any) -> Plan:
+    """The plan of a small sweep."""
+    return make_plan(dataclasses.replace(REQUEST, **changes), timing or Timing())
+
+
+@cache
+def empty_database() -> bytes:
+    """A database with Optuna's tables and nothing in them; making the tables takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = dataclasses.replace(planned(), folder=Path(folder), storage=f"sqlite:///{folder}/study.db")
+        open_storage(plan)
+        return (plan.folder / "study.db").read_bytes()
+
+
+def begun(timing: Timing | None = None, **changes: Any) -> tuple[Plan, Study, str]:
+    """A small sweep with its slots waiting."""
+    plan = planned(timing, **changes)
+    if plan.storage.startswith("sqlite") and not plan.folder.exists():
+        plan.folder.mkdir(parents=True)
+        (plan.folder / "study.db").write_bytes(empty_database())
+    study, group = join(plan)
+    fill(study, plan)
+    return plan, study, group
+
+
+def states(study: Study) -> list[str]:
+    """The states of all trials, by number."""
+    return [trial.state.name for trial in study.get_trials(deepcopy=False)]
+
+
+def by_slot(study: Study) -> dict[int, list[FrozenTrial]]:
+    """All trials, by slot."""
+    found: dict[int, list[FrozenTrial]] = {}
+    for trial in study.get_trials(deepcopy=False):
+        found.setdefault(trial.user_attrs["slot"], []).append(trial)
+    return found
+
+
+def wait_for(happened: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """What `happened` returns as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := happened():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("did not happen in time")
+
+
+def training_workers(folder: Path) -> dict[int, Path]:
+    """Run folders of a study that a living process has saved a checkpoint in, by its pid."""
+    found = {}
+    for checkpoint in folder.glob("runs/*/checkpoints/step-*"):
+        run = checkpoint.parents[1]
+        lock = run.with_name(f".{run.name}.lock")
+        if lock.exists() and not (run / "record.json").exists():
+            found[int(read_json(lock)["pid"])] = run
+    return {pid: run for pid, run in found.items() if alive(pid)}
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead but not buried does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False

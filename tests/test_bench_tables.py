@@ -1,0 +1,254 @@
+"""Rows of published tables as cells, and the table that comes of them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import published
+from harness.bench import Request, State
+from harness.bench.table import Line, TablePlan, as_tables, plan_tables, remarks
+from harness.cli import benching
+from harness.published import published_table
+from harness.record import RunRecord
+from tests.bench_cells import finished
+from tests.commands import call
+from tests.training_runs import DATASET
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROW = """
+  - row: {stem}/{dataset}
+    label: {label}
+    dataset: {dataset}
+    method: {method}
+    view: {view}
+    settings: {{{settings}}}
+    results: {{P@1: {value}, C@5: null, hours: 3}}
+"""
+HEAD = """
+table: {name}
+source: a paper
+caption: two similarities
+metrics: [P@1, C@5, hours]
+unsaid: []
+rows:
+"""
+ABSENT = """
+  - row: other/{dataset}
+    label: Other
+    dataset: {dataset}
+    method: null
+    results: {{P@1: 99, C@5: 9, hours: null}}
+    absent: it is not part of this harness
+"""
+ELSEWHERE = "synthetic:train=60,test=20,labels=30"
+TINY = ["--encoder", "tiny", "--track", "none"]
+
+
+def table(name: str, *rows: str) -> str:
+    return HEAD.format(name=name) + "".join(rows)
+
+
+def row(stem: str, dataset: str, settings: str, *, method: str = "zeroshot", view: str = "null", **more: Any) -> str:
+    facts = {"label": stem.title(), "value": 50} | more
+    return ROW.format(stem=stem, dataset=dataset, settings=settings, method=method, view=view, **facts)
+
+
+def heads(dataset: str, batch: int) -> list[str]:
+    """A table as those of the thesis: each training seen through two scorers, `eta` varied."""
+    own = f"encoder: tiny, dim: 16, batch_size: {batch}, epochs: 1"
+    return [
+        row("full", dataset, f"{own}, eta: 6", method="unidec", view="concat"),
+        row("full-de", dataset, f"{own}, eta: 6, scorer: de", method="unidec", view="de", label="Full DE"),
+        row("easy", dataset, f"{own}, eta: 0, seed: 4", method="unidec", view="concat", value=48),
+    ]
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of published tables: demo-1 as those of the thesis, demo-2 with rows of two datasets."""
+    folder = tmp_path / "published"
+    folder.mkdir()
+    monkeypatch.setattr(published, "PUBLISHED_FOLDER", folder)
+    published_table.cache_clear()
+    data = "synthetic"
+    (folder / "demo-1.yaml").write_text(
+        table("demo-1", *heads(data, 32), *heads("lf-amazon-131k", 64), ABSENT.format(dataset=data))
+    )
+    cosine, dot = "encoder: tiny, similarity: cosine", "encoder: tiny, similarity: dot"
+    (folder / "demo-2.yaml").write_text(
+        table("demo-2", row("cosine", data, cosine), ABSENT.format(dataset=data), row("dot", data, dot, value=40.5))
+    )
+    yield folder
+    published_table.cache_clear()
+
+
+def planned(tables: str, datasets: str | None = None, **changed: Any) -> TablePlan:
+    return plan_tables(Request(**{"methods": "all", "datasets": datasets, "seeds": "0", "tables": tables} | changed))
+
+
+def shown(lines: list[Line]) -> list[tuple[str, str, str | None]]:
+    return [(line.label, line.dataset, line.view) for line in lines]
+
+
+def test_rows_on_their_own_dataset_have_the_settings_as_printed(tables: Path) -> None:
+    plan = planned("demo-1", seeds="0,1")
+    assert shown(plan.lines) == [
+        ("Full", "synthetic", "concat"),
+        ("Full DE", "synthetic", "de"),
+        ("Easy", "synthetic", "concat"),
+        ("Other", "synthetic", None),
+    ]
+    full, half, easy, other = plan.lines
+    assert full.cells == half.cells  # one training, seen through two scorers
+    assert [cell.config.seed for cell in plan.cells] == [0, 0, 1, 1]  # the bench's seeds, not the row's
+    assert [full.cells[0], easy.cells[0], full.cells[1], easy.cells[1]] == plan.cells
+    assert other.cells == ()
+    params = plan.cells[0].config.params
+    assert (params["eta"], params["batch_size"], params["scorer"], params["dim"]) == (6, 32, "concat", 16)
+    assert plan.cells[0].title == "unidec eta=6"
+    (missing,) = plan.left_out  # the table's other dataset costs its own cells alone
+    assert missing.startswith("lf-amazon-131k is not on this machine")
+    assert "data check lf-amazon-131k" in missing
+
+
+def test_on_another_dataset_a_row_is_its_method_and_what_the_table_varies(tables: Path) -> None:
+    plan = planned("demo-1", ELSEWHERE, encoder="tiny")
+    assert [line.variant for line in plan.lines] == ["eta=6", "eta=6", "eta=0", ""]
+    first, second = plan.cells
+    assert first.given == {"params": {"eta": 6}, "encoder": "tiny"}
+    assert second.given == {"params": {"eta": 0}, "encoder": "tiny"}
+    assert first.config.params["batch_size"] != 32
+    assert (first.config.dataset, plan.left_out) == (ELSEWHERE, [])
+
+
+def test_rows_that_become_the_same_run_are_one_line(tables: Path) -> None:
+    plan = planned("demo-1", ELSEWHERE, encoder="tiny", settings=("unidec:eta=2",))
+    assert shown(plan.lines)[:2] == [("Full / Easy", ELSEWHERE, "concat"), ("Full DE", ELSEWHERE, "de")]
+    assert len(plan.cells) == 1
+    assert plan.cells[0].config.params["eta"] == 2
+
+
+def test_tables_share_their_cells(tables: Path) -> None:
+    copy = (tables / "demo-1.yaml").read_text().replace("demo-1", "demo-3")
+    (tables / "demo-3.yaml").write_text(copy)
+    plan = planned("demo-1,demo-3", ELSEWHERE, encoder="tiny")
+    assert (len(plan.cells), len(plan.lines)) == (2, 8)
+    assert {line.table.table for line in plan.lines} == {"demo-1", "demo-3"}
+
+
+def test_methods_select_rows(tables: Path) -> None:
+    one_of_two = planned("demo-1,demo-2", "synthetic", methods="zeroshot")
+    assert shown(one_of_two.lines) == [("Cosine", "synthetic", None), ("Dot", "synthetic", None)]
+    assert shown(planned("demo-1,demo-2", "synthetic", methods="all,-unidec").lines)[0][0] == "Other"
+    chosen = planned("demo-2", methods="zeroshot", settings=("zeroshot:similarity=dot",))
+    assert shown(chosen.lines) == [("Cosine / Dot", "synthetic", None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--table", "demo-9"], "unknown published table 'demo-9'; did you mean 'demo-"),
+        (["--table", ","], "--table names none, for example thesis-2.5"),
+        (
+            ["--table", "demo-2", "--methods", "depsl"],
+            "no row of demo-2 can be run with --methods depsl: their methods are zeroshot",
+        ),
+        (["--table", "demo-2", "--set", "unidec:eta=3"], "unidec is not among the methods of this bench (zeroshot)"),
+        (["--table", "demo-2", "--seeds", "x"], "--seeds takes whole numbers"),
+        (["--table", "demo-2", "--datasets", "nowhere"], "unknown dataset 'nowhere'"),
+    ],
+)
+def test_one_fault_is_one_line(
+    tables: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fault 65"""
+    assert call("bench", *TINY, *arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert (told.startswith("error: "), len(told.splitlines())) == (True, 1)
+
+
+def test_nothing_left_is_an_error_that_names_the_way_out(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tables / "demo-4.yaml").write_text(table("demo-4", *heads("lf-amazon-131k", 8), *heads("lf-amazontitles-131k", 8)))
+    assert call("bench", "--table", "demo-4", *TINY) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "error: 2 faults, nothing was run:"
+    assert [line.split()[0] for line in told[1:3]] == ["lf-amazon-131k", "lf-amazontitles-131k"]
+    assert "--datasets lf-pydocstitles" in told[3]
+
+
+def with_views(record: RunRecord, seed: int, **views: float) -> RunRecord:
+    scores = {view: {"P@1": value, "C@5": value / 2} for view, value in views.items()}
+    changed = {"views": scores, "metrics": next(iter(scores.values())), "run_id": f"run-{seed}"}
+    return record.model_copy(update=changed)
+
+
+def test_a_line_reads_its_scorer_and_has_the_papers_figure_beside_it(tables: Path) -> None:
+    made = planned("demo-2", encoder="tiny")
+    record, _ = finished(made.cells[0])
+    plan = planned("demo-1", "synthetic", encoder="tiny", seeds="0,1")
+    states = [State(cell) for cell in plan.cells]
+    states[0].finish(with_views(record, 0, concat=10.0, de=30.0))
+    states[2].finish(with_views(record, 1, concat=14.0, de=30.0))
+    states[1].finish(with_views(record, 2, concat=20.0))
+    (drawn,) = as_tables(plan.lines, states)
+    assert drawn.columns == ("row", "method", "scorer", "settings", "seeds", "P@1", "C@5")
+    assert [tuple(cell.text for cell in entries)[4:] for entries in drawn.rows] == [
+        ("2", "12.00 ± 2.83 (50.00)", "6.00 ± 1.41"),
+        ("2", "30.00 ± 0.00 (50.00)", "15.00 ± 0.00"),
+        ("1 of 2", "20.00 (48.00)", "10.00"),
+        ("", "(99.00)", "(9.00)"),
+    ]
+    assert remarks(plan.lines) == ["demo-1 Other: cannot be run: it is not part of this harness"]
+    told = plan.lines[0].as_dict({state.cell.key: state.record for state in states if state.record})
+    assert (told["metrics"]["P@1"], told["published"], told["run_ids"]) == (12.0, {"P@1": 50.0}, ["run-0", "run-1"])
+    states[0].record = states[2].record = None
+    assert as_tables(plan.lines, states)[0].rows[0][5].text == "X (50.00)"
+
+
+def test_slips_are_marked(tables: Path) -> None:
+    path = tables / "demo-2.yaml"
+    path.write_text(path.read_text().replace("    label: Dot", "    slip: a digit is wrong\n    label: Dot"))
+    plan = planned("demo-2")
+    (drawn,) = as_tables(plan.lines, [State(cell) for cell in plan.cells])
+    assert drawn.rows[2][5].text == "X (40.50?)"
+    assert "demo-2 Dot: slip in the paper: a digit is wrong" in remarks(plan.lines)
+
+
+def test_from_the_plan_to_the_table(workspace: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = ["bench", "--table", "demo-2", "--datasets", f"synthetic,{DATASET}", *TINY]
+    plan = planned("demo-2", f"synthetic,{DATASET}", encoder="tiny")
+    for cell in plan.cells[:3]:
+        finished(cell)
+    assert call(*bench, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "4 cells: 3 done, 1 missing" in shown
+    assert [line.split()[:2] for line in shown.splitlines() if line.strip().startswith("demo-2 ")][1] == [
+        "demo-2",
+        "Dot",
+    ]
+    assert call(*bench, "--dry-run", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [cell["status"] for cell in answer["cells"]] == ["done", "done", "done", "missing"]
+    assert [entry["absent"] for entry in answer["rows"]][1] == "it is not part of this harness"
+    assert [entry["cells"] for entry in answer["rows"] if entry["cells"]] == [
+        [cell["cell"]] for cell in answer["cells"]
+    ]
+    assert answer["left_out"] == []
+    finished(plan.cells[3])
+    whole = benching._look(Request("all", f"synthetic,{DATASET}", "0", "tiny", (), "demo-2"), workspace / "runs")
+    (one,) = whole.tables(whole.states[:2])  # as the parent run of a dataset shows it
+    assert one.title.startswith("demo-2 on synthetic: ")
+    assert call(*bench) == 0
+    shown = capsys.readouterr().out
+    own, other = shown.index("demo-2 on synthetic: two similarities"), shown.index(f"demo-2 on {DATASET}")
+    assert "(40.50)" in shown[own:other]
+    assert "In brackets: a paper." in shown[own:other]
+    assert "(40.50)" not in shown[other:]
+    assert "a row is its method and what that table varies" in shown[other:]
+    assert shown.count("Other: cannot be run: it is not part of this harness") == 1
+    assert "4 of 4 cells done" in shown

@@ -1,0 +1,161 @@
+"""Memory that runs out in a training step: smaller pieces, the same batches, the same losses. CUDA is simulated."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.config import Layer, RunConfig
+from harness.errors import UserError, out_of_memory
+from harness.model.transformer import TransformerEncoder
+from harness.resume import find_earlier, read_events
+from harness.run import resolve_config, run
+from harness.train.blocked import BlockedSgd
+from harness.train.loop import Training
+from tests.training_runs import DATASET, SETTINGS, config, only_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WHOLE = 1 << 20
+"""Tokens of a piece that holds any batch of these tests."""
+RENEE = {"label_block": 32, "warm_epochs": 1, "warm_batch_size": 60, "random_epochs": None, "refresh_epochs": None}
+
+
+def settings(method: str, **more: Any) -> RunConfig:
+    own = {key: value for key, value in SETTINGS.items() if key not in ("random_epochs", "refresh_epochs", "lr_heads")}
+    values = {"unidec": SETTINGS, "dexml": {**own, "grad_cache_size": 64}, "renee": {**own, **RENEE}}[method]
+    values = {key: value for key, value in values.items() if value is not None}
+    return resolve_config(method, DATASET, [Layer("test", {**values, "epochs": 2, **more})])[0]
+
+
+def losses(folder: Path) -> list[float]:
+    return [
+        event["values"]["train/loss"]
+        for event in read_events(folder / "events.jsonl")
+        if event["event"] == "metrics" and "train/loss" in event["values"]
+    ]
+
+
+def events_of(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_events(folder / "events.jsonl") if event["event"] == kind]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many tokens with gradients fit into memory; without dropout, which is drawn piece by piece."""
+    whole, room = TransformerEncoder.forward, {"tokens": WHOLE}
+
+    def forward(self: TransformerEncoder, ids: Tensor, offsets: Tensor) -> Tensor:
+        lengths = offsets.diff()
+        if torch.is_grad_enabled() and len(lengths) and int(lengths.max()) * len(lengths) > room["tokens"]:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB")
+        self.model.eval()
+        return whole(self, ids, offsets)
+
+    monkeypatch.setattr(TransformerEncoder, "forward", forward)
+    return lambda tokens: room.update(tokens=tokens)
+
+
+@pytest.mark.parametrize("method", ["unidec", "dexml", "renee"])
+def test_smaller_pieces_of_the_same_batch_give_the_same_losses(
+    device: Callable[[int], None], tmp_path: Path, method: str
+) -> None:
+    """fault 29"""
+    wanted = settings(method, micro_batch_tokens=4096)
+    run(wanted, out=tmp_path / "roomy", track="none")
+    device(700)
+    record = run(wanted, out=tmp_path / "tight", track="none")
+    roomy, tight = (next((tmp_path / name).glob("2*")) for name in ("roomy", "tight"))
+    assert losses(tight) == pytest.approx(losses(roomy), abs=1e-5)
+    told = events_of(tight, "out_of_memory")
+    stages = 2 if method == "renee" else 1
+    assert [event["pieces"] for event in told] == [2048, 1024, 512] * stages
+    assert any("micro_batch_tokens=512" in warning for warning in record.warnings)
+    assert not events_of(roomy, "out_of_memory")
+
+
+def test_a_cache_that_was_off_is_turned_on(device: Callable[[int], None], tmp_path: Path) -> None:
+    """fault 29: pieces save nothing while the activations of all of them are kept"""
+    device(700)
+    record = run(settings("unidec", micro_batch_tokens=1024, gradient_cache=False), out=tmp_path, track="none")
+    assert record.status == "finished"
+
+
+def test_a_resumed_run_keeps_its_pieces(
+    device: Callable[[int], None], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """faults 29 and 31: the checkpoint from before is there, and it knows the pieces"""
+    device(700)
+    counted, stop = Training._count, {"at": 5}
+
+    def count(self: Training, *figures: Any) -> None:
+        counted(self, *figures)
+        if self.position.step == stop["at"]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "_count", count)
+    wanted = config(epochs=2, micro_batch_tokens=4096, checkpoint={"every_steps": 1})
+    with pytest.raises(KeyboardInterrupt):
+        run(wanted, track="none")
+    folder = only_run(workspace)
+    assert len(events_of(folder, "out_of_memory")) == 3
+    stop["at"] = -1
+    run(wanted, track="none", earlier=find_earlier(folder.name))
+    assert len(events_of(folder, "out_of_memory")) == 3
+
+
+def test_a_batch_that_never_fits_is_refused_with_what_to_do(device: Callable[[int], None], workspace: Path) -> None:
+    device(1)
+    with pytest.raises(UserError, match=r"out of memory at step 0.*batch_size.*harness plan"):
+        run(config(epochs=1, micro_batch_tokens=8), track="none")
+    assert only_run(workspace).joinpath("record.json").exists()
+
+
+def test_a_classifier_of_which_half_has_moved_does_not_move_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def update(self: BlockedSgd, start: int, *rest: Any) -> None:
+        calls.append(start)
+        if start:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(BlockedSgd, "update", update)
+    with pytest.raises(UserError, match="label_block"):
+        run(settings("renee", warm_epochs=0), out=tmp_path, track="none")
+    assert calls == [0, 32]
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("can't allocate memory"), False),
+    ],
+)
+def test_what_counts_as_out_of_memory(error: Exception, verdict: bool) -> None:
+    assert out_of_memory(error) is verdict
+
+
+def test_another_error_is_not_swallowed(device: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: TransformerEncoder, ids: Tensor, offsets: Tensor) -> Tensor:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr(TransformerEncoder, "forward", forward)
+    with pytest.raises(RuntimeError, match="mat1"):
+        run(config(epochs=1), track="none")
+
+
+def test_ranks_of_a_launcher_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fault 10"""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="WORLD_SIZE is 2"):
+        run(config(epochs=1), track="none")

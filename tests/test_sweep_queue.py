@@ -1,0 +1,323 @@
+"""The budget of a sweep as a queue: nothing is done twice, nothing is lost, whoever dies when."""
+
+import dataclasses
+import json
+import os
+import sqlite3
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from optuna import Study
+from optuna.trial import TrialState
+
+from harness.errors import DataError, UserError
+from harness.files import read_json, write_json
+from harness.sweep import Plan, Timing, plan_from
+from harness.sweep.joining import join
+from harness.sweep.queue import DUPLICATE, claim, enqueue, fail, fill, give_back, held_by, repair, slots
+from harness.sweep.recovering import recover
+from harness.sweep.results import Results, best_slots, trials_frame
+from harness.sweep.samplers import make_pruner, make_sampler
+from harness.sweep.space import suggest
+from harness.sweep.storage import open_study, storage_address
+from tests.sweeps import begun, by_slot, planned, states
+
+
+def claimed_by(plan: Plan, worker: str, report: Path) -> None:
+    """Claims everything there is, as a worker would, and says what it got."""
+    study = open_study(plan)
+    got = []
+    while (trial_id := claim(study, plan, worker)) is not None:
+        got.append(trial_id)
+        study.tell(study._storage.get_trial(trial_id).number, 1.0)
+    report.write_text(json.dumps(got))
+
+
+def in_processes(count: int, work: Callable[[int], None]) -> None:
+    """Does the work in forked processes at once."""
+    children = []
+    for number in range(count):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                work(number)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * count
+
+
+def race(plan: Plan, tmp_path: Path, count: int) -> list[list[int]]:
+    """What so many processes claim when they start together."""
+    in_processes(count, lambda number: claimed_by(plan, f"w{number}", tmp_path / f"{number}.json"))
+    return [read_json(tmp_path / f"{number}.json") for number in range(count)]
+
+
+def test_every_trial_is_claimed_once(tmp_path: Path) -> None:
+    plan, study, _ = begun(trials=24)
+    got = race(plan, tmp_path, 4)
+    claimed = [trial_id for one in got for trial_id in one]
+    assert len(claimed) == len(set(claimed)) == 24
+    assert states(study) == ["COMPLETE"] * 24
+
+
+def test_two_machines_fill_and_claim_on_postgresql(tmp_path: Path, postgres: str) -> None:
+    """Both see an empty study and put every slot into the queue; every slot is done once all the same."""
+    import psycopg2
+    from sqlalchemy.engine import make_url
+
+    connection = psycopg2.connect(postgres)
+    connection.autocommit = True
+    connection.cursor().execute("CREATE DATABASE studies")
+    connection.close()
+    address = make_url(postgres).set(database="studies").render_as_string(hide_password=False)
+    here = planned(trials=12, storage=address, out=tmp_path / "here")
+    there = planned(trials=12, storage=address, out=tmp_path / "there")
+
+    def machine(number: int) -> None:
+        plan = [here, there][number % 2]
+        study, _ = join(plan)
+        fill(study, plan)
+        claimed_by(plan, f"w{number}", tmp_path / f"{number}.json")
+
+    in_processes(4, machine)
+    study, group = join(there)
+    assert study.user_attrs["id"] == group
+    trials = by_slot(study)
+    assert sorted(trials) == list(range(12))
+    for slot in trials.values():
+        assert [trial.state.name for trial in slot].count("COMPLETE") == 1
+        assert all(trial.user_attrs.get("reason") == DUPLICATE for trial in slot if trial.state.name == "FAIL")
+    assert Results(there, study, group).facts()["storage"].startswith("postgresql")
+    with pytest.raises(UserError, match=r"--recover rebuilds a database that is a file"):
+        recover(there)
+
+
+def test_the_later_of_two_trials_of_a_slot_is_dropped() -> None:
+    plan, study, _ = begun(trials=2)
+    enqueue(study, {"slot": 0, "attempts": 0})
+    first, second = claim(study, plan, "a"), claim(study, plan, "b")
+    assert claim(study, plan, "c") is None
+    assert states(study) == ["RUNNING", "RUNNING", "FAIL"]
+    assert [trial.number for trial in held_by(study, "b")] == [1]
+    assert first != second
+    assert [slot.state for slot in slots(study, 2)] == ["RUNNING", "RUNNING"]
+
+
+def test_more_trials_top_up_and_fewer_leave_the_rest(workspace: Path) -> None:
+    plan, study, _ = begun(trials=2)
+    fill(study, plan)
+    assert len(study.trials) == 2
+    fill(study, dataclasses.replace(plan, trials=5))
+    assert [trial.user_attrs["slot"] for trial in study.trials] == [0, 1, 2, 3, 4]
+    assert claim(study, dataclasses.replace(plan, trials=1), "w") is not None
+    assert claim(study, dataclasses.replace(plan, trials=1), "w") is None  # the others were not asked for
+
+
+def drawn(study: Study, plan: Plan, worker: str) -> int:
+    """A claimed trial with its point."""
+    import optuna
+
+    trial_id = claim(study, plan, worker)
+    assert trial_id is not None
+    study.sampler = make_sampler(plan, study._storage.get_trial(trial_id).user_attrs["slot"])
+    suggest(optuna.Trial(study, trial_id), plan.space)
+    return trial_id
+
+
+def test_a_lost_trial_waits_again_until_it_was_lost_too_often() -> None:
+    """fault 16: FAIL after max_retry"""
+    plan, study, _ = begun(trials=1, max_retry=2)
+    for attempt in range(3):
+        (slot,) = slots(study, 1)
+        assert (slot.attempts, slot.ended(2)) == (attempt, False)
+        trial_id = drawn(study, plan, f"w{attempt}")
+        study._storage.set_trial_intermediate_value(trial_id, attempt + 1, 10.0 + attempt)
+        assert fail(study, trial_id)
+        assert not fail(study, trial_id)  # two that notice the same death
+        repair(study, plan)
+    assert states(study) == ["FAIL"] * 3
+    assert len({json.dumps(trial.params) for trial in study.trials}) == 1
+    assert study.trials[2].intermediate_values == {1: 10.0, 2: 11.0, 3: 12.0}
+    (slot,) = slots(study, 1)
+    assert slot.given_up(2)
+    assert slot.ended(2)
+    assert repair(study, plan) == []
+    assert len(repair(study, dataclasses.replace(plan, max_retry=3))) == 1  # asked for one more
+
+
+def test_who_dies_between_two_writes_loses_no_slot() -> None:
+    plan, study, _ = begun(trials=2)
+    trial_id = drawn(study, plan, "w")
+    fail(study, trial_id)  # and now the process that wanted to put it back is gone
+    again, _ = join(plan)
+    fill(again, plan)
+    assert len(again.trials) == 2
+    repair(again, plan)
+    repair(again, plan)
+    assert states(again) == ["FAIL", "WAITING", "WAITING"]
+    assert again.trials[2].params == again.trials[0].params
+
+
+def test_a_trial_that_is_given_back_keeps_its_number_and_point() -> None:
+    plan, study, _ = begun(trials=1)
+    trial_id = drawn(study, plan, "w")
+    point = study.trials[0].params
+    assert give_back(study, trial_id)
+    assert (states(study), study.trials[0].params) == (["WAITING"], point)
+    assert drawn(study, plan, "v") == trial_id
+    assert study.trials[0].params == point
+    assert slots(study, 1)[0].attempts == 0
+    assert fail(study, trial_id, "diverged")
+    assert not give_back(study, trial_id)
+    assert repair(study, plan) == []  # it failed for a reason, so it is not lost
+
+
+def test_silence_is_noticed_and_signs_of_life_are_too() -> None:
+    """fault 17, the side of those who notice"""
+    plan, study, _ = begun(Timing(heartbeat=1, grace=60), trials=2)
+    silent, lively = drawn(study, plan, "silent"), drawn(study, plan, "lively")
+    with sqlite3.connect(plan.folder / "study.db") as connection:
+        connection.execute(
+            "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-61 seconds') WHERE trial_id = ?", (silent,)
+        )
+    (slot,) = repair(study, plan)
+    assert slot.trials[0]._trial_id == silent
+    assert study._storage.get_trial(lively).state == TrialState.RUNNING
+    assert claim(study, plan, "w") is not None
+    assert repair(study, plan) == []  # a claim comes with a sign of life
+
+
+def test_points_depend_on_the_slot_and_on_nothing_else() -> None:
+    plan, study, _ = begun(trials=6)
+    for number in range(6):
+        drawn(study, plan, f"w{number}")
+    points = [trial.params for trial in study.trials]
+    assert len({json.dumps(point) for point in points}) == 6
+    other, again, _ = begun(trials=6, study="other")
+    order = [claim(again, other, "w") for _ in range(6)]
+    import optuna
+
+    for trial_id in reversed(order):
+        assert trial_id is not None
+        again.sampler = make_sampler(other, again._storage.get_trial(trial_id).user_attrs["slot"])
+        suggest(optuna.Trial(again, trial_id), other.space)
+    assert [trial.params for trial in again.trials] == points
+    assert study.user_attrs["search"]["optuna"] == optuna.__version__
+    assert study.user_attrs["search"]["sampler_options"]["constant_liar"] is True
+
+
+def test_pruners() -> None:
+    assert type(make_pruner(planned())).__name__ == "MedianPruner"
+    halving = make_pruner(planned(pruner="hyperband"))
+    assert halving._max_resource == 3  # type: ignore[attr-defined]
+    free = make_pruner(planned(pruner="hyperband", over="epochs=2:9", settings=()))
+    assert free._max_resource == "auto"  # type: ignore[attr-defined]
+    both = planned(objective="P@1,R@5")
+    assert (both.pruning, type(make_pruner(both)).__name__) == (False, "NopPruner")
+
+
+def test_a_plan_reaches_a_worker_as_it_is() -> None:
+    plan = planned(over="lambda,lr_heads=1e-4:1e-2:log,schedule=[cosine,linear]", settings=())
+    assert plan_from(json.loads(json.dumps(plan.as_dict()))) == plan
+    odd = storage_address(None, Path("/a b/{c}%d?e"))
+    from harness.sweep.storage import shown_address, sqlite_file
+
+    assert sqlite_file(odd) == Path("/a b/{c}%d?e/study.db")
+    assert "secret" not in shown_address("postgresql://me:secret@host/name")
+
+
+def test_a_study_is_not_used_for_something_else() -> None:
+    """fault 19: every field that differs is named"""
+    plan, _, _ = begun(trials=1)
+    for changes, field in {
+        ("over", "lambda"): "space.beta",
+        ("over", "lambda=0.2:0.3,beta"): "space.lambda.low: 0.1 -> 0.2",
+        ("objective", "P@3"): 'objective: ["P@1"] -> ["P@3"]',
+        ("objective", "P@1,R@5"): "objective",
+        ("method", "depsl"): 'method: "unidec" -> "depsl"',
+        ("dataset", "synthetic:train=250,test=60,labels=90"): "dataset.digest",
+        ("settings", ("epochs=4",)): "config.params.epochs: 3 -> 4",
+        ("seed", 1): "config.seed: 0 -> 1",
+        ("sampler", "random"): 'sampler: "tpe" -> "random"',
+    }.items():
+        with pytest.raises(UserError) as refused:
+            join(planned(**{changes[0]: changes[1]}))
+        assert field in str(refused.value)
+        assert "another --study" in str(refused.value)
+    join(planned(max_retry=7, trials=9, settings=(*plan_settings(plan), "device=cpu")))  # changes no result
+
+
+def plan_settings(plan: Plan) -> tuple[str, ...]:
+    return tuple(layer.origin.removeprefix("--set ") for layer in plan.layers if layer.origin.startswith("--set"))
+
+
+def ended(trials: int, **changes: object) -> tuple[Plan, Study, str]:
+    """A study whose trials have ended, and whose folder says so."""
+    plan, study, group = begun(trials=trials, **changes)
+    for number in range(trials):
+        drawn(study, plan, "w")
+        if number == 1:
+            fail(study, study._storage.get_all_trials(study._study_id)[1]._trial_id, "diverged")
+        else:
+            study.tell(number, 10.0 + number)
+    Results(plan, study, group).write()
+    return plan, study, group
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.99])
+def test_a_truncated_database_is_never_taken_for_a_whole_one(share: float) -> None:
+    """fault 18"""
+    plan, before, _ = ended(6)
+    rows = [(trial.params, trial.values, trial.state) for trial in before.trials]
+    before._storage.remove_session()
+    file = plan.folder / "study.db"
+    os.truncate(file, int(file.stat().st_size * share))
+    with pytest.raises(DataError) as refused:
+        join(plan)
+    assert str(file) in str(refused.value)
+    assert "--recover" in str(refused.value)
+    aside, count = recover(plan)
+    assert aside is not None
+    assert aside.exists()
+    assert count == 6
+    study, _ = join(plan)
+    fill(study, plan)
+    assert [(trial.params, trial.values, trial.state) for trial in study.trials] == rows
+    assert slots(study, 6)[1].ended(0)
+
+
+def test_a_database_that_is_gone_is_missed() -> None:
+    """fault 18"""
+    plan, _, _ = ended(2)
+    (plan.folder / "study.db").unlink()
+    for _ in range(2):  # the refusal leaves nothing that would be taken for the study
+        with pytest.raises(DataError, match=r"2 of 2 ended trials are not in it"):
+            join(plan)
+    with pytest.raises(UserError, match=r"searches something else"):
+        recover(planned(over="lambda"))
+    assert recover(plan)[1] == 2
+    join(plan)
+    write_json(plan.folder / "study.json", {"no": "facts"})
+    with pytest.raises(DataError, match=r"not the facts of a study"):
+        join(plan)
+
+
+def test_a_front_holds_what_nothing_beats() -> None:
+    plan, study, group = begun(trials=5, objective="P@1,R@5")
+    for number, values in enumerate([(3.0, 1.0), (2.0, 2.0), (1.0, 1.5), (2.0, 2.0), (1.0, 3.0)]):
+        drawn(study, plan, "w")
+        study.tell(number, values)
+    assert [slot.number for slot in best_slots(slots(study, 5))] == [0, 1, 3, 4]
+    Results(plan, study, group).write()
+    names = {path.name for path in plan.folder.glob("*.yaml")}
+    assert names == {"best.yaml", "pareto-0.yaml", "pareto-1.yaml", "pareto-3.yaml", "pareto-4.yaml"}
+    frame = trials_frame(study)
+    assert list(frame["R@5"]) == [1.0, 2.0, 1.5, 2.0, 3.0]
+    assert list(frame.columns[:6]) == ["number", "state", "P@1", "R@5", "lambda", "beta"]

@@ -1,0 +1,259 @@
+"""What a log becomes in MLflow, sent in this process."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.tracking import Journal
+from harness.tracking.events import LogReader
+from harness.tracking.group import GroupLog
+from harness.tracking.mlflow_run import MlflowRun
+from harness.tracking.mlflow_store import open_store, original_name, patiently
+from harness.tracking.syncing import send
+from tests.tracked_runs import draft, finished, logged, steps_of, stored_runs
+
+
+@pytest.fixture
+def client(mlflow_store: str) -> Any:
+    return open_store(mlflow_store)
+
+
+def test_mlflow_gets_params_metrics_dataset_and_artifacts(tmp_path: Path, client: Any) -> None:
+    """fault 25: what is not a number is a tag"""
+    figures = [{"P@1": float(step), "loss": math.inf if step in (1, 2) else 0.5} for step in range(4)]
+    folder = logged(tmp_path / "a-run", figures)
+    (folder / "sample.json").write_text("[]")
+    assert send(client, folder, "a-run").result == "sent"
+    (run,) = stored_runs(client)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "a-run"
+    expected = {"search.k": "5", "environment.git.commit": "c", "encoder": "tiny", "encoder.dim": "8"}
+    assert expected.items() <= run.data.params.items()
+    tags = {
+        "method": "zeroshot",
+        "git.dirty": "False",
+        "seed": "3",
+        "non_finite.loss": "inf at step 1, and 1 times more",
+    }
+    assert tags.items() <= run.data.tags.items()
+    assert [point.value for point in client.get_metric_history(run.info.run_id, "P_at_1")] == [0.0, 1.0, 2.0, 3.0]
+    assert steps_of(client, "a-run", "loss") == [0, 3]
+    assert max(run.data.metrics.values()) < 1e300
+    (given,) = run.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("synthetic", "d" * 36)
+    paths = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert {"record.json", "events.jsonl", "sample.json"} <= paths
+    assert "P@1 50.00" in run.data.tags["mlflow.note.content"]
+
+
+def test_long_params_and_names_are_whole_somewhere(tmp_path: Path, client: Any) -> None:
+    """fault 26, fault 27"""
+    key, text = "λ@" + "x" * 300, "y" * 20_000
+    folder = logged(tmp_path / "a-run", [{key: 1.0}], text=text)
+    send(client, folder, "a-run")
+    (run,) = stored_runs(client)
+    (name,) = run.data.metrics
+    assert original_name(name, run.data.tags) == key
+    assert run.data.params["text"] == text[:6000]
+    assert "20,000 characters" in run.data.tags["truncated.text"]
+    stored = Path(client.download_artifacts(run.info.run_id, "params.json"))
+    assert json.loads(stored.read_text())["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "tag"),
+    [
+        (ValueError("boom"), "FAILED", {"error": "ValueError: boom"}),
+        (KeyboardInterrupt(), "KILLED", {}),
+    ],
+)
+def test_the_status_is_the_run_s(
+    tmp_path: Path, client: Any, error: BaseException, status: str, tag: dict[str, str]
+) -> None:
+    with pytest.raises(type(error)), Journal(tmp_path / "a-run", draft()):
+        raise error
+    send(client, tmp_path / "a-run", "a-run")
+    (run,) = stored_runs(client)
+    assert run.info.status == status
+    assert tag.items() <= run.data.tags.items()
+
+
+def test_a_pruned_trial_is_killed_and_says_so(tmp_path: Path, client: Any) -> None:
+    from harness.errors import Pruned
+
+    with pytest.raises(Pruned), Journal(tmp_path / "a-run", draft()):
+        raise Pruned("others are better")
+    send(client, tmp_path / "a-run", "a-run")
+    (run,) = stored_runs(client)
+    assert (run.info.status, run.data.tags["pruned"]) == ("KILLED", "Pruned: others are better")
+
+
+def test_a_run_finds_its_group_whichever_comes_first(tmp_path: Path, client: Any) -> None:
+    facts: dict[str, Any] = {
+        "experiment": "synthetic",
+        "name": "my sweep",
+        "params": {"trials": 20},
+        "tags": {"by": "me"},
+    }
+    with GroupLog(tmp_path / "study", "sweep", "study-1", **facts) as log:
+        log.metrics({"best": 1.0}, 3)
+        (tmp_path / "study" / "plots").mkdir()
+        (tmp_path / "study" / "plots" / "front.png").write_bytes(b"first")
+        log.artifact(tmp_path / "study" / "plots" / "front.png")
+        (tmp_path / "study" / "plots" / "front.png").write_bytes(b"second")
+        log.event("artifact", path="../outside.txt")
+        log.event("artifact", path="gone.png")
+    (tmp_path / "outside.txt").write_text("not ours to send")
+    for name in ("one", "two"):
+        with Journal(tmp_path / name, draft(name) | {"parent": log.parent}) as journal:
+            journal.complete(finished(name))
+    assert send(client, tmp_path / "one", "one").result == "sent"
+    (parent,) = stored_runs(client, "study-1")
+    assert parent.info.status == "RUNNING"
+    assert send(client, tmp_path / "study", "study-1").result == "sent"
+    assert send(client, tmp_path / "two", "two").result == "sent"
+    (parent,) = stored_runs(client, "study-1")
+    assert (parent.info.status, parent.info.run_name) == ("FINISHED", "my sweep")
+    assert parent.data.params == {"trials": "20"}
+    assert parent.data.tags["by"] == "me"
+    assert parent.data.metrics == {"best": 1.0}
+    picture = Path(client.download_artifacts(parent.info.run_id, "plots/front.png"))
+    assert picture.read_bytes() == b"second"
+    assert {artifact.path for artifact in client.list_artifacts(parent.info.run_id)} == {"plots", "events.jsonl"}
+    for name in ("one", "two"):
+        (child,) = stored_runs(client, name)
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert child.data.tags["parent.trials"] == "20"
+
+
+def replay(client: Any, folder: Path) -> MlflowRun:
+    run, reader = MlflowRun(client, folder), LogReader(folder / "events.jsonl")
+    for event in reader.read():
+        run.handle(event)
+    return run
+
+
+def test_a_run_is_taken_up_where_the_store_has_it(tmp_path: Path, client: Any) -> None:
+    """Half of the figures are there, the status says killed; the whole log is sent again."""
+    folder = logged(tmp_path / "a-run", [{"loss": float(step)} for step in range(6)])
+    lines = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    (folder / "events.jsonl").write_text("".join(lines[:4]))
+    replay(client, folder).settle()
+    (run,) = stored_runs(client)
+    assert (run.info.status, steps_of(client, "a-run", "loss")) == ("KILLED", [0, 1, 2])
+    resume = json.dumps(json.loads(lines[0]) | {"event": "resume", "resumed": [{}]}) + "\n"
+    (folder / "events.jsonl").write_text("".join([*lines[:4], resume, *lines[3:-1]]))
+    replay(client, folder).go_on()
+    (run,) = stored_runs(client)
+    assert run.info.status == "RUNNING"
+    (folder / "events.jsonl").write_text("".join([*lines[:4], resume, *lines[3:]]))
+    assert send(client, folder, "a-run").result == "sent"
+    (run,) = stored_runs(client)
+    assert (run.info.status, run.data.tags["resumed"]) == ("FINISHED", "1")
+    assert steps_of(client, "a-run", "loss") == list(range(6))
+
+
+def test_a_batch_that_got_through_although_it_failed_is_not_sent_twice(tmp_path: Path, client: Any) -> None:
+    """fault 22: the answer was lost, not the request"""
+    folder = logged(tmp_path / "a-run", [{"loss": float(step)} for step in range(6)])
+    log_batch = client._client.log_batch
+
+    def lost(*arguments: Any, **named: Any) -> None:
+        log_batch(*arguments, **named)
+        if named.get("metrics"):
+            raise ConnectionError("reset")
+
+    client._client.log_batch = lost
+    with pytest.raises(ConnectionError):
+        send(client, folder, "a-run")
+    client._client.log_batch = log_batch
+    assert send(client, folder, "a-run").result == "sent"
+    assert steps_of(client, "a-run", "loss") == list(range(6))
+
+
+@pytest.mark.parametrize("broken", ["draw_curves", "pack_model"])
+def test_one_artifact_that_fails_does_not_cost_the_others(
+    tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    import harness.tracking.curves
+    import harness.tracking.model
+
+    def fails(*_: object, **__: object) -> list[Path]:
+        raise MemoryError("no")
+
+    def curves(events: object, out: Path) -> list[Path]:
+        (out / "curves.png").write_bytes(b"png")
+        return [out / "curves.png"]
+
+    def model(folder: Path, out: Path) -> None:
+        out.mkdir()
+        (out / "MLmodel").write_text("{}")
+
+    makers: dict[str, Callable[..., Any]] = {"draw_curves": curves, "pack_model": model}
+    makers[broken] = fails
+    monkeypatch.setattr(harness.tracking.curves, "draw_curves", makers["draw_curves"])
+    monkeypatch.setattr(harness.tracking.model, "pack_model", makers["pack_model"])
+    folder = logged(tmp_path / "a-run", [{"loss": 1.0}])
+    (folder / "model").mkdir()
+    outcome = send(client, folder, "a-run")
+    kept, lost = {"draw_curves": ("model", "curves"), "pack_model": ("curves.png", "model")}[broken]
+    assert outcome.result == "failed"
+    assert f"{lost} (MemoryError: no)" in outcome.reason
+    (run,) = stored_runs(client)
+    assert run.info.status == "FINISHED"
+    assert kept in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert "harness.synced" not in run.data.tags  # so that the next sync tries again
+
+
+def test_a_model_is_sent_as_wanted(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import harness.tracking.model
+
+    packed: list[str] = []
+    monkeypatch.setattr(
+        harness.tracking.model, "pack_model", lambda folder, out: (packed.append(folder.name), out.mkdir())
+    )
+    monkeypatch.setattr("harness.tracking.mlflow_artifacts._AUTO_MODEL_BYTES", 10)
+    for name, wanted, size in [("a", "auto", 10), ("b", "auto", 11), ("c", "always", 11), ("d", "never", 1)]:
+        folder = logged(tmp_path / name, [], tracking={"model": wanted})
+        (folder / "model").mkdir()
+        (folder / "model" / "weights").write_bytes(b"w" * size)
+        send(client, folder, name)
+    assert packed == ["a", "c"]
+
+
+def test_the_experiment_can_be_chosen(tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    send(client, logged(tmp_path / "a-run", []), "a-run")
+    assert client.get_experiment_by_name("synthetic") is None
+    (run,) = stored_runs(client)
+    assert run.info.experiment_id == client.get_experiment_by_name("mine").experiment_id
+
+
+def test_a_deleted_experiment_is_named(tmp_path: Path, client: Any) -> None:
+    from harness.errors import UserError
+
+    folder = logged(tmp_path / "a-run", [])
+    send(client, folder, "a-run")
+    client.delete_experiment(client.get_experiment_by_name("synthetic").experiment_id)
+    with pytest.raises(UserError, match="'synthetic' was deleted"):
+        send(client, folder, "a-run")
+
+
+def test_a_locked_database_is_waited_for() -> None:
+    """fault 14"""
+    answers = iter([sqlite3.OperationalError("database is locked"), sqlite3.OperationalError("database is locked"), 7])
+
+    def call(*_: object) -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patiently(call, "argument") == 7
+    with pytest.raises(StopIteration):
+        patiently(call)

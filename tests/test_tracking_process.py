@@ -1,0 +1,237 @@
+"""The process beside a run: what it does when the run dies, and what a run notices of a store that is out."""
+
+import math
+import multiprocessing
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.record import read_record
+from harness.tracking import Journal, follow, follower, make_tracker
+from harness.tracking.mlflow_store import open_store
+from tests.servers import free_port
+from tests.tracked_runs import cut_off, draft, events_of, eventually, finished, logged, steps_of, stored_runs
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a process of the lowest priority gets nowhere."""
+    monkeypatch.setenv("HARNESS_TRACKING_NICE", "0")
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tests.tracked_runs import draft, finished
+from harness.tracking import Journal, make_tracker
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+began = time.perf_counter()
+with Journal(folder, draft(folder.name), make_tracker("mlflow")) as journal:
+    print(time.perf_counter() - began, flush=True)
+    journal.metrics({"P@1": 1.0}, 5)
+    time.sleep(seconds)
+    journal.complete(finished(folder.name))
+assert "mlflow" not in sys.modules
+"""
+
+
+def started(folder: Path, seconds: float) -> "subprocess.Popen[str]":
+    """A run in a process of its own, with a follower; it has begun, in milliseconds."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), str(seconds)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert float(process.stdout.readline()) < 1.0  # milliseconds, on a machine that is not busy
+    return process
+
+
+def test_a_run_that_is_stopped_or_killed_is_killed_in_mlflow(tmp_path: Path, mlflow_store: str) -> None:
+    """fault 5"""
+    stopped, killed = started(tmp_path / "stopped", 600), started(tmp_path / "killed", 600)
+    client = open_store(mlflow_store)
+    eventually(lambda: [run.info.status for run in stored_runs(client)] == ["RUNNING"] * 2)
+    killed.kill()
+    stopped.terminate()
+    began = time.monotonic()
+    _, errors = stopped.communicate(timeout=60)
+    assert time.monotonic() - began < 10
+    assert "Terminated" in errors
+    assert read_record(tmp_path / "stopped").status == "killed"
+    (run,) = stored_runs(client, "stopped")
+    assert (run.info.status, run.data.metrics) == ("KILLED", {"P_at_1": 1.0})
+    killed.communicate(timeout=60)
+    eventually(lambda: stored_runs(client, "killed")[0].data.tags.get("harness.synced"))
+    (run,) = stored_runs(client, "killed")
+    assert (run.info.status, run.data.metrics) == ("KILLED", {"P_at_1": 1.0})
+    assert run.data.tags["harness.pid"] == str(killed.pid)
+
+
+def test_a_server_that_is_down_costs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fault 21"""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port()}")
+    process = started(tmp_path / "run", 0)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert [event["event"] for event in events_of(tmp_path / "run")] == ["start", "metrics", "end"]
+    assert read_record(tmp_path / "run").status == "finished"
+    assert errors.count("\n") == 1
+    assert errors.startswith("warning: MLflow is out (URLError")
+    assert "events.jsonl has everything" in errors
+    assert "python -m harness sync" in errors
+    assert "secret" not in errors
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_hangs_costs_the_bounded_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follower, "PATIENCE_SECONDS", 2.0)
+    with silent_server() as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        with Journal(tmp_path / "run", draft(), make_tracker("mlflow")) as journal:
+            began = time.monotonic()
+            for step in range(1000):
+                journal.metrics({"loss": 1.0}, step)
+            assert time.monotonic() - began < 2.0
+            journal.complete(finished())
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+    assert len(events_of(tmp_path / "run")) == 1002
+    assert "python -m harness sync" in capfd.readouterr().err
+
+
+def following(folder: Path, lives: Any = lambda: True) -> follow.Following:
+    return follow.Following(folder, os.getpid(), lives)
+
+
+@pytest.mark.parametrize("problem", ["no folder", "not a database", "disk full", "read-only"])
+def test_a_store_that_cannot_be_written_costs_a_line(
+    tmp_path: Path,
+    workspace: Path,
+    mlflow_store: str,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """fault 23"""
+    monkeypatch.setattr(follow, "_AFTER_END_SECONDS", 0.0)
+    store = workspace / "mlflow.db"
+    if problem == "no folder":
+        (tmp_path / "file").write_text("not a folder")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/file/x.db")
+    elif problem == "not a database":
+        store.write_bytes(b"something else" * 100)
+    else:
+        message = {"disk full": "database or disk is full", "read-only": "attempt to write a readonly database"}[
+            problem
+        ]
+        with sqlite3.connect(store) as database:
+            database.execute(f"create trigger t before insert on runs begin select raise(abort, '{message}'); end")
+    folder = logged(tmp_path / "run", [{"loss": 1.0}])
+    assert following(folder).run() == follower.SAID
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "events.jsonl has everything" in errors
+
+
+def worker(folder: str, barrier: Any) -> None:
+    """One run with 1,000 figures in a process of its own; the exit code is that of its follower."""
+    from harness.tracking import mlflow_run
+
+    mlflow_run._METRICS = 100
+    run = logged(Path(folder), [{f"m{i}": float(step) for i in range(10)} for step in range(100)])
+    barrier.wait(60)
+    os._exit(following(run).run())
+
+
+def test_eight_processes_start_on_a_fresh_store(tmp_path: Path, workspace: Path, mlflow_template: Path) -> None:
+    """fault 13, fault 14"""
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(8)
+    workers = [context.Process(target=worker, args=(str(tmp_path / f"run{i}"), barrier)) for i in range(8)]
+    for process in workers:
+        process.start()
+    for process in workers:
+        process.join(200)
+    assert [process.exitcode for process in workers] == [0] * 8
+    client = open_store(f"sqlite:///{workspace / 'mlflow.db'}")
+    runs = stored_runs(client)
+    assert sorted(run.data.tags["harness.run_id"] for run in runs) == [f"run{i}" for i in range(8)]
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    with sqlite3.connect(workspace / "mlflow.db") as database:
+        counts = database.execute("select count(*) from metrics group by run_uuid").fetchall()
+    assert counts == [(1000,)] * 8
+
+
+def test_a_run_that_is_taken_up_again_has_one_follower(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower of a killed process waits for a store that is out, and leaves when the run goes on."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    folder = logged(tmp_path / "run", [{"loss": 1.0}])
+    cut_off(folder)
+    old = threading.Thread(target=following(folder, lambda: False).run)
+    old.start()
+    eventually(lambda: old.is_alive() and follower.follow_lock(folder).exists())
+    time.sleep(0.5)
+    with (folder / "events.jsonl").open("a") as log:
+        log.write('{"time": "2026-01-01T00:00:00+00:00", "event": "resume"}\n')
+    old.join(30)
+    assert not old.is_alive()
+
+
+def test_a_follower_gives_up_some_time_after_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(follow, "_AFTER_DEATH_SECONDS", 1.0)
+    folder = logged(tmp_path / "run", [{"loss": math.nan}])
+    began = time.monotonic()
+    assert following(folder, lambda: False).run() == follower.SAID
+    assert 1.0 < time.monotonic() - began < 20.0
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_figures_arrive_while_a_run_is_at_work(
+    tmp_path: Path, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "_HEARTBEAT_SECONDS", 0.1)
+    client = open_store(mlflow_store)
+    codes: list[int] = []
+    with Journal(tmp_path / "run", draft("run")) as journal:
+        thread = threading.Thread(target=lambda: codes.append(following(tmp_path / "run").run()))
+        thread.start()
+        (run,) = eventually(lambda: [run for run in stored_runs(client) if "harness.heartbeat" in run.data.tags])
+        assert run.info.status == "RUNNING"
+        for step in range(3):
+            journal.metrics({"loss": float(step)}, step)
+            eventually(lambda step=step: step in steps_of(client, "run", "loss"))
+        later = eventually(lambda: stored_runs(client)[0].data.tags["harness.heartbeat"])
+        assert later > run.data.tags["harness.heartbeat"]
+        journal.complete(finished("run"))
+    thread.join(60)
+    assert codes == [follower.SENT]
+    assert stored_runs(client)[0].info.status == "FINISHED"

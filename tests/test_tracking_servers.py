@@ -1,0 +1,98 @@
+"""Real servers on loopback: MLflow's on SQLite and on PostgreSQL, and PostgreSQL without one."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.tracking import Journal, follow, follower
+from harness.tracking.mlflow_store import open_store
+from tests.commands import call
+from tests.servers import MlflowServer
+from tests.test_tracking_process import following
+from tests.tracked_runs import draft, eventually, everything, finished, logged, steps_of, stored_runs
+
+
+def sent_twice(folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
+    """A run that was sent two times to the store of the environment; returns the client and what there is of it."""
+    import os
+
+    logged(folder / name, [{"P@1": float(step)} for step in range(1200)], text="y" * 20_000)
+    assert call("sync", str(folder / name)) == 0
+    client = open_store(os.environ["MLFLOW_TRACKING_URI"])
+    first = everything(client, name)
+    for run in stored_runs(client, name):
+        client.delete_tag(run.info.run_id, "harness.synced")
+    assert call("sync", str(folder / name)) == 0
+    assert everything(client, name) == first
+    return client, first
+
+
+def check(client: Any, stored: dict[str, Any], name: str) -> None:
+    """What every store has to have of such a run."""
+    assert stored["info"][1] == "FINISHED"
+    assert [point[0] for point in stored["metrics"]["P_at_1"]] == list(range(1200))
+    assert stored["inputs"] == [("synthetic", "d" * 36)]
+    assert len(stored["params"]["text"]) == 6000
+    assert {"events.jsonl", "params.json", "record.json"} <= {path for path, _ in stored["artifacts"]}
+    (run,) = stored_runs(client, name)
+    downloaded = Path(client.download_artifacts(run.info.run_id, "record.json"))
+    assert '"finished"' in downloaded.read_text()
+
+
+def test_a_server_on_sqlite(mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fault 24"""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
+    check(*sent_twice(tmp_path, "on-sqlite"), "on-sqlite")
+
+
+def test_a_server_that_dies_and_returns(
+    mlflow_server: MlflowServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """fault 22"""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(follow, "_FLUSH_SECONDS", 0.1)
+    client, codes = open_store(mlflow_server.uri), []
+    with Journal(tmp_path / "interrupted", draft("interrupted")) as journal:
+        thread = threading.Thread(target=lambda: codes.append(following(tmp_path / "interrupted").run()))
+        thread.start()
+        for step in range(20):
+            journal.metrics({"loss": float(step)}, step)
+        eventually(lambda: stored_runs(client, "interrupted") and steps_of(client, "interrupted", "loss"))
+        mlflow_server.stop()
+        began = time.monotonic()
+        for step in range(20, 40):
+            journal.metrics({"loss": float(step)}, step)
+        assert time.monotonic() - began < 1.0
+        time.sleep(1.0)
+        mlflow_server.start()
+        for step in range(40, 60):
+            journal.metrics({"loss": float(step)}, step)
+        eventually(lambda: len(steps_of(client, "interrupted", "loss")) == 60)
+        journal.complete(finished("interrupted"))
+    thread.join(60)
+    assert codes == [follower.SENT]
+    assert steps_of(client, "interrupted", "loss") == list(range(60))
+    assert stored_runs(client, "interrupted")[0].info.status == "FINISHED"
+    assert capsys.readouterr().err.count("MLflow is out") == 1
+
+
+def test_postgresql_with_and_without_a_server(
+    postgres: str,
+    mlflow_server_postgres: MlflowServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server_postgres.uri)
+    check(*sent_twice(tmp_path, "by-server"), "by-server")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "direct")  # an experiment belongs to whoever made it first
+    client, stored = sent_twice(tmp_path, "direct")
+    check(client, stored, "direct")
+    assert call("runs", "reap") == 0
