@@ -91,6 +91,13 @@ class TrackingSettings(Settings):
     system_seconds: Annotated[float, Field(ge=0)] = 10.0
     """How often load and memory of the machine are measured; 0 for never."""
 
+    @field_validator("system_seconds")
+    @classmethod
+    def _never_or_whole_steps(cls, seconds: float) -> float:
+        if 0 < seconds < 1:
+            raise ValueError("must be 0 for never, or at least 1: the steps of these figures are seconds")
+        return seconds
+
 
 class RunConfig(Settings):
     """Everything that decides the outcome of a run, apart from the data itself."""

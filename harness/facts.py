@@ -1,5 +1,6 @@
 """What a record says about a run before it begins; folders are recorded by name, never by path."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from harness.repro import environment
 if TYPE_CHECKING:
     from harness.data import Dataset
     from harness.model.encoder import Encoder
+
+_PATH = re.compile(r"""[^\s=:,'"{}\[\]]*/([^/\s,'"{}\[\]]+)/?""")
 
 
 def start_facts(config: RunConfig, dataset: "Dataset", encoder: "Encoder", max_len: int, device: str) -> dict[str, Any]:
@@ -42,6 +45,16 @@ def recorded(config: RunConfig) -> dict[str, Any]:
 def recorded_name(name: str) -> str:
     """A name as it is, a folder without what lies above it."""
     return name if "/" not in name else f"./{Path(name).absolute().name}"
+
+
+def recorded_setting(text: str) -> str:
+    """A setting as typed, `encoder=/data/models/small`, with folders by name: `encoder=./small`."""
+    return _PATH.sub(r"./\1", text)
+
+
+def recorded_origins(origins: dict[str, str]) -> dict[str, str]:
+    """Where each setting came from; what was typed may name a folder."""
+    return {key: recorded_setting(text) if text.startswith("--set ") else text for key, text in origins.items()}
 
 
 def describe(dataset: "Dataset", config: RunConfig) -> dict[str, Any]:

@@ -53,14 +53,19 @@ def sha256_json(value: Any) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes a whole file of UTF-8 or nothing."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Writes a whole file or nothing: temporary name, flush to disk, rename."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).chmod(0o644)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.config import RunConfig
 from harness.files import home, read_json, write_json
-from harness.model import is_folder
+from harness.model import ENCODERS, is_folder
 
 TEACHER = "teacher"
 """The option of an encoder that may name a model folder."""
@@ -32,11 +32,20 @@ def remember_folders(config: RunConfig, identity: str) -> None:
         write_json(_note(identity), {key: str(Path(place).expanduser().absolute()) for key, place in found.items()})
 
 
-def remembered_folders(identity: str) -> dict[str, Path]:
-    """Folders that were noted for an encoder and are still there."""
-    note = _note(identity)
-    places = read_json(note) if note.is_file() else {}
-    return {key: Path(place) for key, place in places.items() if Path(place).is_dir()}
+def remembered_folders(config: dict[str, Any], identity: str | None) -> dict[str, Path]:
+    """Folders that a recorded config names, where they were noted for its encoder and are still there.
+
+    Another run of the same encoder may have its weights from elsewhere, so what the config does not name is left alone.
+    """
+    note = _note(str(identity))
+    noted = {key: Path(place) for key, place in (read_json(note) if note.is_file() else {}).items()}
+    named = {"encoder": config["encoder"], TEACHER: config.get("encoder_options", {}).get(TEACHER)}
+    return {key: place for key, place in noted.items() if _means(named[key], place) and place.is_dir()}
+
+
+def _means(recorded: str | None, place: Path) -> bool:
+    """Whether a recorded name is that of a folder, not of a registered encoder."""
+    return recorded is not None and recorded not in ENCODERS and recorded.removeprefix("./") == place.name
 
 
 def with_folders(config: dict[str, Any], folders: dict[str, Path]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ package outside this repository adds its own method with an entry point of group
 `METHOD`; its YAML lies beside its module too.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
@@ -227,13 +227,16 @@ def load_method(name: str) -> Method:
 
 
 def method_card_path(name: str) -> Path:
-    """Where the YAML of a method or preset lies."""
+    """Where the YAML of a method or preset lies; a module outside this repository is located, not imported."""
     path = METHOD_FOLDER / f"{name}.yaml"
+    if path.exists():
+        return path
+    if name not in methods():
+        methods().get(name)  # raises the error that names the nearest one
+    found = find_spec(methods().origin(name).split(":")[0])
+    path = Path(str(found.origin if found else name)).with_suffix(".yaml")
     if not path.exists():
-        module = sys.modules[load_method(name).build.__module__]
-        path = Path(str(module.__file__)).with_suffix(".yaml")
-        if not path.exists():
-            raise UserError(f"method {name!r} has no YAML beside its module ({path.name}); see CONTRIBUTING.md")
+        raise UserError(f"method {name!r} has no YAML beside its module ({path.name}); see CONTRIBUTING.md")
     return path
 
 

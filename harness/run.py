@@ -19,11 +19,11 @@ from harness.augment.side import with_made_rows
 from harness.config import Layer, RunConfig, card_layers, resolve_layers
 from harness.data import Dataset, load
 from harness.data.prepare import resolve
-from harness.data.ragged import Ragged
+from harness.data.ragged import Ragged, Texts
 from harness.data.tokens import token_counts, token_store
-from harness.errors import Terminated, UserError, unknown_name
+from harness.errors import Pruned, Terminated, UserError, unknown_name
 from harness.evaluation import Evaluator, Rows, Scored, label_weights, save_predictions
-from harness.facts import recorded, start_facts
+from harness.facts import recorded, recorded_origins, start_facts
 from harness.files import write_json
 from harness.folders import remember_folders
 from harness.index import check_backend
@@ -95,7 +95,7 @@ def run(
         watch.lap("open_tracking")
 
         # 6  tokens, cached by content
-        tokens = tokenise(dataset, encoder, max_len, kept)
+        tokens = tokenise(dataset, encoder, max_len, kept, test=config.evaluate == "test")
         watch.lap("tokenise")
 
         # 7  the method's parts, from the train rows and what is made of them
@@ -136,7 +136,8 @@ def open_run(
         try:
             with journal:
                 if earlier is None:
-                    write_json(folder / "config.json", {"config": facts["config"], "origins": origins})
+                    settings = {"config": facts["config"], "origins": recorded_origins(origins)}
+                    write_json(folder / "config.json", settings)
                 for change in facts.get("resumed", [{}])[-1].get("environment", []):
                     journal.warn(f"taken up in another environment: {change}")
                 with SystemMetrics(by_second(journal), facts["config"]["tracking"]["system_seconds"]):
@@ -144,6 +145,9 @@ def open_run(
         except (KeyboardInterrupt, Terminated):
             if journal.record.status != "finished":
                 print(f"to go on: {how_to_resume(folder, facts['config'])}", file=sys.stderr)  # noqa: T201
+            raise
+        except Pruned:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # nobody takes it up again
             raise
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
 
@@ -178,20 +182,24 @@ class Tokens:
     labels: Ragged
 
 
-def tokenise(dataset: Dataset, encoder: Encoder, max_len: int, kept: NDArray[np.int64] | None = None) -> Tokens:
-    """Tokens of all texts.
+def tokenise(
+    dataset: Dataset, encoder: Encoder, max_len: int, kept: NDArray[np.int64] | None = None, *, test: bool = True
+) -> Tokens:
+    """Tokens of all texts; without `test` those of the test rows are not read, and there are none.
 
     The encoder is told how often each token occurs in what may be learned from: label texts and the `kept` train rows
     (by default all), never held-out or test rows.
     """
-    columns = {"train": dataset.train_text, "test": dataset.test_text, "labels": dataset.label_text}
-    train, test, labels = (
-        token_store(texts, encoder.tokenizer, max_len, f"tokenise {name}", digest=dataset.column_digest(f"{name}.text"))
-        for name, texts in columns.items()
-    )
+
+    def stored(name: str, texts: Texts) -> Ragged:
+        digest = dataset.column_digest(f"{name}.text")
+        return token_store(texts, encoder.tokenizer, max_len, f"tokenise {name}", digest=digest)
+
+    train, labels = stored("train", dataset.train_text), stored("labels", dataset.label_text)
+    tested = stored("test", dataset.test_text) if test else train.take(np.zeros(0, np.int64))
     learned = train if kept is None or len(kept) == len(train) else train.take(kept)
     encoder.adapt(token_counts(encoder.tokenizer.vocab_size, learned, labels))
-    return Tokens(train, test, labels)
+    return Tokens(train, tested, labels)
 
 
 def test_rows(dataset: Dataset, tokens: Tokens) -> Rows:

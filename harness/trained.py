@@ -22,6 +22,7 @@ from harness.method import Inputs, Parts, Ranker, load_method
 from harness.model.encoder import Encoder, load_encoder
 from harness.record import RunRecord, find_records, read_record, require_place, runs_folder
 from harness.record import run_folder as named_folder
+from harness.report import is_trial
 from harness.run import choose_device, hold_out, text_length, tokenise, train_side
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def load_run(
     """
     folder = run_folder(run, out)
     record = finished_record(folder)
-    places = with_folders(record.config, remembered_folders(str(record.encoder.get("identity"))))
+    places = with_folders(record.config, remembered_folders(record.config, record.encoder.get("identity")))
     places |= {key: place for key, place in (("dataset", dataset), ("encoder", encoder)) if place is not None}
     config = config_of(record, {**places, "device": device})
     for key in ("dataset", "encoder"):
@@ -125,6 +126,8 @@ def ready_model(
         "method": [config.method, config.params],
         "encoder": [inputs.encoder.identity, inputs.encoder.tokenizer.sha256, max_len],
         "dataset": record.dataset["digest"],
+        # held-out rows are not counted where an encoder learns how frequent its tokens are
+        "held_out": [config.validation.size, config.seed] if config.validation.size else None,
     }
     return TrainedModel(
         record=record,
@@ -144,7 +147,8 @@ def run_folder(run: str, out: Path | None = None) -> Path:
     """The folder of a run, by its id, by its path, or by the word `last`."""
     if run == NEWEST:
         runs = runs_folder(out)
-        finished = [record.run_id for record in find_records([runs]) if record.status == "finished"]
+        records = [record for record in find_records([runs]) if not is_trial(record.config)]
+        finished = [record.run_id for record in records if record.status == "finished"]
         there = [runs / run_id for run_id in finished if (runs / run_id).is_dir()]
         if not there:
             raise UserError(f"there is no finished run in {runs}; make one with `python -m harness run`")
@@ -163,6 +167,10 @@ def finished_record(folder: Path) -> RunRecord:
     if record.status != "finished":
         reason = f" ({record.error})" if record.error else ""
         raise UserError(f"run {record.run_id} is unfinished: {record.status}{reason}; {resume}")
+    if is_trial(record.config):
+        raise UserError(
+            f"run {record.run_id} was scored on held-out rows, so it saved no model; run it with --set evaluate=test"
+        )
     return record
 
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import os
+import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,23 @@ def training_workers(folder: Path) -> dict[int, Path]:
         if lock.exists() and not (run / "record.json").exists():
             found[int(read_json(lock)["pid"])] = run
     return {pid: run for pid, run in found.items() if alive(pid)}
+
+
+def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Path]:
+    """A worker that was stopped in the midst of a trial, and the folder of its run; `but` are pids to leave alone."""
+
+    def caught() -> tuple[int, Path] | None:
+        for pid, run in training_workers(folder).items():
+            if pid in but:
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            if not (run / "record.json").exists():
+                return pid, run
+            os.kill(pid, signal.SIGCONT)  # its trial came to its end in this very moment
+        return None
+
+    found: tuple[int, Path] = wait_for(caught)
+    return found
 
 
 def alive(pid: int) -> bool:

@@ -165,6 +165,17 @@ def test_every_dataset_has_a_parent_of_its_own(workspace: Path, sent: Sent) -> N
     assert {start["tags"]["bench"] for start in starts} == {sent.started[1].name.removesuffix("-other")}
 
 
+def test_no_count_is_lost_when_a_cell_ends_elsewhere(workspace: Path, sent: Sent) -> None:
+    """MLflow keeps one figure of a name and a step, so no step may come twice."""
+    cells = [State(cell) for cell in plan(request(seeds="0,1"))]
+    with Parents(request(), cells, workspace / "runs", "mlflow") as made:
+        for place, status in ((0, "running elsewhere"), (1, "done"), (0, "done")):
+            cells[place].status = status
+            made.changed(cells[place])
+    counts = [(event["step"], event["values"]["cells/done"]) for event in events(sent.started[0], "metrics")]
+    assert counts == [(1, 0.0), (2, 1.0), (3, 2.0)]
+
+
 def test_a_full_disk_costs_the_parent_alone(
     workspace: Path, sent: Sent, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,6 +213,9 @@ def test_a_parent_says_what_was_asked_for_and_no_path(workspace: Path, tmp_path:
         "./model",
         "no file $HARNESS_HOME/x",
     )
-    folders = Request("all", f"{tmp_path / 'tickets'},synthetic:train=9,test=9", "0", str(tmp_path / "model"))
-    assert parents._params(folders)["datasets"] == "./tickets,synthetic:train=9,test=9"
+    typed = ("unidec:encoder=/data/models/small", "encoder_options={teacher: ~/their/model}", "ks=[1, 5]")
+    folders = Request("all", f"{tmp_path / 'tickets'},synthetic:train=9,test=9", "0", str(tmp_path / "model"), typed)
+    shown = parents._params(folders)
+    assert shown["datasets"] == "./tickets,synthetic:train=9,test=9"
+    assert shown["settings"] == "unidec:encoder=./small; encoder_options={teacher: ./model}; ks=[1, 5]"
     assert str(tmp_path) not in (folder / "events.jsonl").read_text()

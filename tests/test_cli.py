@@ -201,7 +201,6 @@ def test_a_store_that_cannot_be_used_costs_one_line(
 ) -> None:
     """fault 23; see tests/test_tracking_process.py for other ways to be out"""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/version")
-    monkeypatch.setenv("HARNESS_TRACKING_NICE", "0")
     assert call("run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", "tiny") == 0
     shown = capfd.readouterr()
     assert shown.err.count("MLflow is out") == 1

@@ -1,5 +1,6 @@
 """`harness plan`: sizes against real parts, settings against a real run's, verdicts, and what it must not import."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from harness.batching.cluster import cluster_count
 from harness.batching.plan import glued_steps
 from harness.config import Layer
 from harness.errors import UserError
+from harness.index import exact
 from harness.method import methods
 from harness.model import load_encoder
 from harness.model.rows import RowTable
-from harness.plan import Plan, cuda_target, make_plan
+from harness.model.scoring import projected
+from harness.plan import Plan, cuda_target, make_plan, memory, steps, work
 from harness.plan import spec as declared
 from harness.plan.encoders import EncoderShape, encoder_shape, folder_shape, transformer
 from harness.plan.report import as_markdown, method_names, overview, published_datasets, verdict
@@ -26,7 +29,10 @@ from harness.plan.settings import dataset_card, resolve
 from harness.plan.sizes import GIB, parse_size
 from harness.plan.steps import moment_parts
 from harness.run import resolve_config
+from harness.train import optim
 from harness.train.optim import RowSparseAdam
+from harness.train.ova import label_block
+from harness.train.settings import OptimSettings
 from tests.commands import call
 from tests.small_models import write_model
 
@@ -179,6 +185,24 @@ def test_the_micro_batch_is_the_largest_power_of_two_that_fits() -> None:
     assert f"--set micro_batch_tokens={best}" in verdict(plan)
 
 
+def test_a_micro_batch_larger_than_a_batch_is_left_alone() -> None:
+    plan = planned("dpr", "lf-wikititles-500k", encoder="msmarco-distilbert")
+    assert plan.best_micro_batch is not None
+    assert plan.best_micro_batch < (plan.micro_batch_tokens or 0)
+    assert plan.with_micro_batch(plan.best_micro_batch).device_bytes == plan.device_bytes
+    assert verdict(plan).endswith("a larger one changes nothing")
+
+
+def test_blocks_are_those_of_the_code() -> None:
+    """Plans import no torch, so they repeat the sizes of what computes."""
+    assert inspect.signature(projected).parameters["block"].default == memory._HEAD_BLOCK
+    assert 4 * 4 * optim._BLOCK_ELEMENTS == steps._ROW_SCRATCH
+    assert declared.QUANTITIES["micro_batch_tokens"] == OptimSettings.model_fields["micro_batch_tokens"].default
+    for kind in ("cpu", "cuda"):
+        assert exact._BLOCKS[kind][:2] == (memory._SEARCH_QUERIES[kind], memory._SEARCH_LABELS)
+        assert label_block(kind) == work._BLOCK_ON[kind]
+
+
 def test_a_micro_batch_that_is_too_large_is_replaced_by_one_that_fits() -> None:
     plan = planned("unidec", "lf-amazon-131k", memory=12, micro_batch_tokens=2**20)
     assert not plan.fits
@@ -263,14 +287,14 @@ def test_a_method_from_outside_is_planned_without_being_imported(
 def test_a_faulty_section_is_refused(
     section: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(declared, "METHOD_FOLDER", tmp_path)
+    monkeypatch.setattr("harness.method.METHOD_FOLDER", tmp_path)
     (tmp_path / "mine.yaml").write_text(f"summary: mine\nparams:\n  eta: 1\nplan:\n  {section}\n")
     with pytest.raises(UserError, match=complaint):
         declared.check_plan("mine", {"eta"})
 
 
 def test_a_method_of_ours_needs_a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declared, "METHOD_FOLDER", tmp_path)
+    monkeypatch.setattr("harness.method.METHOD_FOLDER", tmp_path)
     (tmp_path / "bare.yaml").write_text("summary: mine\n")
     with pytest.raises(UserError, match=r"bare\.yaml: plan: missing"):
         declared.check_plan("bare", set())

@@ -117,6 +117,22 @@ def test_a_run_that_never_gave_a_sign_of_life_has_its_start(client: Any) -> None
     assert stored_runs(client, "new")[0].info.status == "RUNNING"
 
 
+def test_a_store_that_goes_out_half_way_is_one_line(
+    client: Any, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(client, "dead", pid=ended_pid())
+
+    def breaking(*_: object) -> None:
+        (workspace / "mlflow.db").write_text("not a database any more")
+        raise ConnectionError("reset")
+
+    monkeypatch.setattr("harness.tracking.reaping._judge", breaking)
+    assert call("runs", "reap") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("MLflow went out (DatabaseError")
+    assert errors.count("\n") == 1
+
+
 @pytest.mark.parametrize("text", ["", "5", "m", "-5m", "5 weeks", "1.5h"])
 def test_a_wrong_age_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--older-than takes"):

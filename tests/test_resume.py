@@ -279,13 +279,10 @@ def test_a_finished_run_and_an_unknown_one_cannot_be_resumed(interrupted: Path) 
         find_earlier("nothing")
 
 
-def test_mlflow_gets_every_figure_once(
-    workspace: Path, tmp_path: Path, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_gets_every_figure_once(workspace: Path, tmp_path: Path, mlflow_store: str) -> None:
     """fault 5: the follower of a killed process closes its run, and that of the next one opens it again"""
     from harness.tracking.mlflow_store import open_store
 
-    monkeypatch.setenv("HARNESS_TRACKING_NICE", "0")
     quick: dict[str, Any] = {"tracking": {"model": "never"}}
     in_child(lambda: kill_at_step(9, signal.SIGKILL, track="mlflow", **quick), tmp_path / "said")
     folder, client = only_run(workspace), open_store(mlflow_store)

@@ -11,6 +11,7 @@ from harness import metrics
 from harness.config import Layer, RunConfig, read_config_file
 from harness.data import load
 from harness.errors import UserError
+from harness.facts import recorded_origins
 from harness.files import read_manifest
 from harness.record import RunRecord, find_records, read_record
 from harness.run import choose_device, resolve_config, run
@@ -145,6 +146,13 @@ def test_no_path_of_this_machine_in_what_is_written(workspace: Path, tmp_path: P
         text = path.read_text()
         for secret in (str(tmp_path), "private", str(Path.home()) + "/", str(Path(__file__).parents[1])):
             assert secret not in text, path
+
+
+def test_origins_name_no_path() -> None:
+    """fault 70: what was typed with --set is in config.json, which goes to MLflow"""
+    others = {"params.beta": "methods/unidec.yaml", "seed": "--set seed=1"}
+    shown = recorded_origins({"encoder": "--set encoder=/data/models/small/", **others})
+    assert shown == {"encoder": "--set encoder=./small", **others}
 
 
 def test_mlflow_has_the_same_figures(mlflow_store: str) -> None:

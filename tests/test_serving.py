@@ -18,6 +18,7 @@ from harness.data import load
 from harness.errors import DataError, UserError
 from harness.files import home, read_json, sha256_file, sha256_json, write_json
 from harness.folders import remember_folders
+from harness.model.vetting import files_of
 from harness.predict import predict
 from harness.record import RunRecord
 from harness.run import resolve_config, run
@@ -25,7 +26,7 @@ from harness.serving.package import AbsentRows, NeedsTrainRows, load_package
 from harness.tracking.model import pack_model
 from harness.trained import TrainedModel, TrainedRun
 from tests.scoring import check_answers, free_port, opened, scoring_server
-from tests.small_models import small_workspace
+from tests.small_models import small_workspace, write_model
 
 pytest_plugins = ["tests.finished_runs"]
 pytestmark = pytest.mark.usefixtures("in_their_home")
@@ -211,6 +212,16 @@ def test_model_folders_are_packed_and_others_are_not(packed: dict[str, Path]) ->
     assert not (packed["zeroshot"] / PACKAGE / "model").exists()
 
 
+def test_of_a_model_folder_only_the_model_is_packed(tmp_path: Path) -> None:
+    """fault 70: it may be the folder of somebody's project"""
+    folder = write_model(tmp_path / "project")
+    for name in ("notes.json", "data/private.json", "other.safetensors", "1_Pooling/config.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    kept = [str(path.relative_to(folder)) for path in files_of(folder)]
+    assert kept == ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"]
+
+
 def test_train_rows_are_packed_only_where_a_method_builds_from_them(packed: dict[str, Path]) -> None:
     with_rows = {name for name, folder in packed.items() if list((folder / PACKAGE).glob("train.*"))}
     assert with_rows == {"tfidf-knn"}
@@ -323,7 +334,7 @@ def test_runs_that_cannot_be_packed(folders: dict[str, Path], tmp_path: Path, mo
         assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
     with monkeypatch.context() as forgetful:
-        forgetful.setattr("harness.serving.package.remembered_folders", lambda identity: {})
+        forgetful.setattr("harness.serving.package.remembered_folders", lambda config, identity: {})
         refused("a folder called 'small-bert', .*--encoder PATH", folders["zeroshot"])
     write_json(run_folder / "record.json", {**values, "status": "killed"})
     refused("is unfinished: killed")

@@ -206,6 +206,18 @@ def test_a_sweep_whose_trials_fail_alike_stops(
     assert states(open_study(planned())).count("RUNNING") == 0
 
 
+def test_one_trial_that_fails_is_told_and_stops_nothing(
+    workers: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers("fail(study, trial_id, 'diverged')")
+    assert call(*SWEEP, "--trials", "1") == 1
+    assert "failed: trial 0: diverged" in capsys.readouterr().out
+    workers(WELL)
+    assert call(*SWEEP, "--trials", "2") == 0
+    workers("fail(study, trial_id, 'diverged')")
+    assert call(*SWEEP, "--trials", "3") == 0  # there is a best trial
+
+
 @pytest.mark.parametrize(
     ("what", "line"),
     [

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.method import SearchRange
-from harness.sweep.drawing import draw_curves, draw_front, draw_history, draw_importance
-from harness.sweep.panels import limits_of
-from harness.sweep.plots import draw_plots, importances, pareto_front
-from harness.sweep.slicing import draw_slices
+from harness.sweep.plots import draw_plots, importances
+from harness.sweep.plots.drawing import draw_curves, draw_front, draw_history, draw_importance
+from harness.sweep.plots.panels import limits_of
+from harness.sweep.plots.slicing import draw_slices
+from harness.sweep.results import pareto_front
 from harness.sweep.space import to_json
 
 SPACE = {
@@ -81,7 +82,7 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     frame["PSP@5"] = 80 - frame["P@1"]
     paths = draw_plots(frame, facts_of(["tau"], objectives), tmp_path)
     assert names(paths) == ["history.png", "slice.png", "pareto.png"]
-    figure = draw_front(frame, facts_of(["tau"], objectives), pareto_front)
+    figure = draw_front(frame, facts_of(["tau"], objectives))
     assert figure is not None
     (panel,) = figure.axes
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("validation P@1, percent", "validation PSP@5, percent")
@@ -100,7 +101,7 @@ def test_odd_studies_are_drawn(count: int, state: str) -> None:
     assert (draw_slices(frame, facts) is None) == (state != "COMPLETE")
     assert (draw_curves(frame, facts) is None) == (state == "FAIL")
     assert draw_importance(facts) is None
-    assert draw_front(frame, facts, pareto_front) is None
+    assert draw_front(frame, facts) is None
 
 
 def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from harness.resume import read_events
 from harness.sweep.results import Results
 from harness.sweep.storage import open_study
 from tests.commands import call
-from tests.sweeps import SWEEP, alive, by_slot, planned, training_workers, wait_for
+from tests.sweeps import SWEEP, alive, by_slot, planned, stopped_in_training, training_workers, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,7 @@ def test_workers_that_are_killed_lose_nothing(workspace: Path, capsys: pytest.Ca
 
     def kill_two() -> None:
         for _ in range(2):
-            busy = wait_for(lambda: {p: r for p, r in training_workers(folder).items() if p not in dict(killed)})
-            pid, run = next(iter(busy.items()))
+            pid, run = stopped_in_training(folder, but=dict(killed))
             os.kill(pid, signal.SIGKILL)
             killed.append((pid, run))
 
@@ -73,8 +72,7 @@ def test_a_worker_that_was_stopped_wakes_up_to_the_next_trial(workspace: Path) -
     folder, stopped = workspace / "studies" / "small", []
 
     def stop_one() -> None:
-        pid, run = next(iter(wait_for(lambda: training_workers(folder)).items()))
-        os.kill(pid, signal.SIGSTOP)
+        pid, run = stopped_in_training(folder)
         stopped.append(run)
         study = open_study(planned())
         wait_for(lambda: any(trial.user_attrs["attempts"] for trial in study.get_trials(deepcopy=False)))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from optuna import Study
 from optuna.trial import TrialState
 
@@ -16,9 +17,11 @@ from harness.errors import DataError, UserError
 from harness.files import read_json, write_json
 from harness.sweep import Plan, Timing, plan_from
 from harness.sweep.joining import join
+from harness.sweep.keeping import KEEPER_LOCK
 from harness.sweep.queue import DUPLICATE, claim, enqueue, fail, fill, give_back, held_by, repair, slots
-from harness.sweep.recovering import recover
+from harness.sweep.recovering import _curve, recover
 from harness.sweep.results import Results, best_slots, trials_frame
+from harness.sweep.runs import TrialRun
 from harness.sweep.samplers import make_pruner, make_sampler
 from harness.sweep.space import suggest
 from harness.sweep.storage import open_study, storage_address
@@ -152,6 +155,30 @@ def test_a_lost_trial_waits_again_until_it_was_lost_too_often() -> None:
     assert len(repair(study, dataclasses.replace(plan, max_retry=3))) == 1  # asked for one more
 
 
+def test_a_slot_that_was_given_up_is_no_damage() -> None:
+    """fault 16, and the next command goes on; with more attempts allowed, so does the trial"""
+    plan, study, group = begun(trials=1, max_retry=0)
+    fail(study, drawn(study, plan, "w"))
+    Results(plan, study, group).write()
+    assert read_json(plan.folder / "study.json")["slots"][0]["state"] == "FAIL"
+    join(plan)
+    more = dataclasses.replace(plan, max_retry=1)
+    assert len(repair(study, more)) == 1
+    join(more)
+    assert [slot.state for slot in slots(study, 1)] == ["WAITING"]
+
+
+def test_a_slot_that_will_be_put_back_has_not_ended() -> None:
+    plan, study, group = begun(trials=1)
+    fail(study, drawn(study, plan, "w"))
+    Results(plan, study, group).write()
+    (row,) = read_json(plan.folder / "study.json")["slots"]
+    assert (row["state"], row["reason"]) == ("LOST", None)
+    repair(study, plan)
+    join(plan)
+    assert recover(plan)[1] == 0
+
+
 def test_who_dies_between_two_writes_loses_no_slot() -> None:
     plan, study, _ = begun(trials=2)
     trial_id = drawn(study, plan, "w")
@@ -171,6 +198,9 @@ def test_a_trial_that_is_given_back_keeps_its_number_and_point() -> None:
     point = study.trials[0].params
     assert give_back(study, trial_id)
     assert (states(study), study.trials[0].params) == (["WAITING"], point)
+    assert study._storage.set_trial_state_values(trial_id, TrialState.RUNNING)  # claimed; the name comes next
+    assert held_by(study, "w") == []
+    assert give_back(study, trial_id)
     assert drawn(study, plan, "v") == trial_id
     assert study.trials[0].params == point
     assert slots(study, 1)[0].attempts == 0
@@ -302,11 +332,36 @@ def test_a_database_that_is_gone_is_missed() -> None:
             join(plan)
     with pytest.raises(UserError, match=r"searches something else"):
         recover(planned(over="lambda"))
+    with FileLock(plan.folder / KEEPER_LOCK), pytest.raises(UserError, match=r"a sweep works on study 'small'"):
+        recover(plan)
     assert recover(plan)[1] == 2
     join(plan)
     write_json(plan.folder / "study.json", {"no": "facts"})
     with pytest.raises(DataError, match=r"not the facts of a study"):
         join(plan)
+
+
+def test_a_rebuilt_curve_has_the_epochs_that_were_validated(tmp_path: Path) -> None:
+    """Validated every second epoch, and after the last one; the fourth one twice, because of a resume."""
+    log: list[dict[str, object]] = [{"event": "start"}]
+    for epoch in (1, 2, 3, 4, 4, 5):
+        values = {"train/epoch": epoch} | ({"validation/P@1": 10.0 * epoch} if epoch in (2, 4, 5) else {})
+        log += [{"event": "metrics", "step": 7 * epoch, "values": values}]
+    log += [{"event": "metrics", "step": 3, "values": {"system/cpu_percent": 1.0}}]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in log))
+    assert _curve(TrialRun(tmp_path, "2026", 0, 0, {}), "P@1") == {2: 20.0, 4: 40.0, 5: 50.0}
+
+
+def test_a_database_that_is_gone_before_a_trial_ended_is_made_anew() -> None:
+    """fault 18: the study keeps its id, by which its run folders are found"""
+    plan, study, group = begun(trials=2)
+    drawn(study, plan, "w")
+    Results(plan, study, group).write()
+    (plan.folder / "study.db").write_bytes(b"")
+    again, same = join(plan)
+    assert same == group
+    fill(again, plan)
+    assert states(again) == ["WAITING"] * 2
 
 
 def test_a_front_holds_what_nothing_beats() -> None:
@@ -318,6 +373,6 @@ def test_a_front_holds_what_nothing_beats() -> None:
     Results(plan, study, group).write()
     names = {path.name for path in plan.folder.glob("*.yaml")}
     assert names == {"best.yaml", "pareto-0.yaml", "pareto-1.yaml", "pareto-3.yaml", "pareto-4.yaml"}
-    frame = trials_frame(study)
+    frame = trials_frame(study, plan.max_retry)
     assert list(frame["R@5"]) == [1.0, 2.0, 1.5, 2.0, 3.0]
     assert list(frame.columns[:6]) == ["number", "state", "P@1", "R@5", "lambda", "beta"]

@@ -19,7 +19,6 @@ from harness.sweep.space import (
     declared_ranges,
     default_names,
     describe,
-    fingerprint,
     from_json,
     parse_over,
     settings_of,
@@ -216,15 +215,11 @@ def test_optuna_draws_inside_the_space_and_the_trial_resolves() -> None:
         settings_of({"gamma": 1}, space)
 
 
-def test_a_space_survives_json_and_its_fingerprint_tells_it_from_others() -> None:
+def test_a_space_survives_json() -> None:
     space = over("lambda,eta,tau,batch_size=64:256:step=64,clip=[null,1.5],gradient_cache=[true,false],dropout=0:0.5")
     stored = json.loads(json.dumps(to_json(space)))
     assert from_json(stored) == space == from_json(space)
     assert (type(from_json(stored)["dropout"].low), type(from_json(stored)["eta"].low)) == (float, int)
-    turned = dict(reversed(space.items()))
-    assert fingerprint(turned) == fingerprint(space)
-    others = [over("lambda"), over("lambda=0.1:0.8"), over("lambda=0.1:0.9:log"), over("tau"), over("tau=0.02:0.1")]
-    assert len({fingerprint(other) for other in others}) == len(others)
     for broken in ({"tau": {"lo": 1}}, {"tau": 3}, ["tau"]):
         with pytest.raises(UserError, match="not a search space"):
             from_json(broken)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def test_mlflow_gets_params_metrics_dataset_and_artifacts(tmp_path: Path, client
     assert send(client, folder, "a-run").result == "sent"
     (run,) = stored_runs(client)
     assert run.info.status == "FINISHED"
-    assert run.info.run_name == "a-run"
+    assert run.info.run_name == "zeroshot tiny s3 run"
     expected = {"search.k": "5", "environment.git.commit": "c", "encoder": "tiny", "encoder.dim": "8"}
     assert expected.items() <= run.data.params.items()
     tags = {
@@ -145,6 +145,7 @@ def test_a_run_is_taken_up_where_the_store_has_it(tmp_path: Path, client: Any) -
     (folder / "events.jsonl").write_text("".join(lines[:4]))
     replay(client, folder).settle()
     (run,) = stored_runs(client)
+    client.set_tag(run.info.run_id, "reaped", "by somebody who saw it dead")
     assert (run.info.status, steps_of(client, "a-run", "loss")) == ("KILLED", [0, 1, 2])
     resume = json.dumps(json.loads(lines[0]) | {"event": "resume", "resumed": [{}]}) + "\n"
     (folder / "events.jsonl").write_text("".join([*lines[:4], resume, *lines[3:-1]]))
@@ -155,6 +156,7 @@ def test_a_run_is_taken_up_where_the_store_has_it(tmp_path: Path, client: Any) -
     assert send(client, folder, "a-run").result == "sent"
     (run,) = stored_runs(client)
     assert (run.info.status, run.data.tags["resumed"]) == ("FINISHED", "1")
+    assert "reaped" not in run.data.tags
     assert steps_of(client, "a-run", "loss") == list(range(6))
 
 

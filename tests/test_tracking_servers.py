@@ -10,7 +10,7 @@ import pytest
 from harness.tracking import Journal, follow, follower
 from harness.tracking.mlflow_store import open_store
 from tests.commands import call
-from tests.servers import MlflowServer
+from tests.servers import MlflowServer, free_port
 from tests.test_tracking_process import following
 from tests.tracked_runs import draft, eventually, everything, finished, logged, steps_of, stored_runs
 
@@ -81,6 +81,14 @@ def test_a_server_that_dies_and_returns(
     assert steps_of(client, "interrupted", "loss") == list(range(60))
     assert stored_runs(client, "interrupted")[0].info.status == "FINISHED"
     assert capsys.readouterr().err.count("MLflow is out") == 1
+
+
+def test_a_database_that_is_down_is_asked_once() -> None:
+    """fault 21: MLflow itself would try again for minutes"""
+    began = time.monotonic()
+    with pytest.raises(ConnectionRefusedError):
+        open_store(f"postgresql://me:secret@127.0.0.1:{free_port()}/runs")
+    assert time.monotonic() - began < 10
 
 
 def test_postgresql_with_and_without_a_server(

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from harness.config import Layer
+from harness.config import Layer, RunConfig
 from harness.data.tokens import tokenize
 from harness.errors import DataError, UserError
 from harness.files import read_json, write_json
+from harness.folders import remember_folders, remembered_folders
 from harness.predict import predict
 from harness.record import RunRecord
 from harness.run import resolve_config, run
@@ -113,7 +114,7 @@ def test_folders_have_to_be_found_again(
     with pytest.raises(UserError, match=r"a folder called 'tickets', .*--dataset PATH"):
         load_run(name, tmp_path / "runs")
     assert load_run(records["zeroshot"].run_id).encoder.name  # the workspace knows where a model folder is
-    monkeypatch.setattr("harness.trained.remembered_folders", lambda identity: {})
+    monkeypatch.setattr("harness.trained.remembered_folders", lambda config, identity: {})
     with pytest.raises(UserError, match=r"a folder called 'small-bert', .*--encoder PATH"):
         load_run(records["zeroshot"].run_id)
     assert predict(load_run(name, tmp_path / "runs", dataset=str(folder)), ["fires"])[0][0].label == "b"
@@ -123,6 +124,20 @@ def test_folders_have_to_be_found_again(
     other = write_model(tmp_path / "other", hidden_size=8)
     with pytest.raises(UserError, match=r"its identity is [0-9a-f]{12}, that of the run [0-9a-f]{12}"):
         load_run(records["zeroshot"].run_id, encoder=str(other))
+
+
+def test_a_folder_is_put_only_where_a_run_named_it(teacher: Path) -> None:
+    """Weights are known by content, so a run that has them by their name must not be given the folder of another."""
+    options = {"teacher": str(teacher)}
+    remember_folders(RunConfig(encoder="static", encoder_options=options), "identity")
+
+    def known(encoder: str, **options: str) -> dict[str, Path]:
+        return remembered_folders({"encoder": encoder, "encoder_options": options}, "identity")
+
+    assert known("static", teacher=f"./{teacher.name}") == {"teacher": teacher}
+    for other in (known("static"), known("static", teacher="minilm"), known("static", teacher="./elsewhere")):
+        assert other == {}
+    assert remembered_folders({"encoder": "static"}, None) == {}
 
 
 # ---------------------------------------------------------------- for other software

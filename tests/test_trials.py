@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.data.ragged import Ragged
+from harness.data.tokens import token_store
 from harness.errors import Pruned, UserError
 from harness.evaluation import Evaluator, Rows, Scored
 from harness.record import RunRecord, read_record
@@ -34,6 +36,19 @@ def test_a_trial_never_looks_at_test_rows(workspace: Path, monkeypatch: pytest.M
     record = trial()
     assert set(seen) == {"held-out rows"}
     assert record.metrics["P@1"] == pytest.approx(record.training["validation/P@1"])
+
+
+def test_a_trial_does_not_even_read_test_texts(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    stored = token_store
+
+    def noted(texts: Any, tokenizer: Any, max_len: int, progress: str, **more: Any) -> Ragged:
+        told.append(progress)
+        return stored(texts, tokenizer, max_len, progress, **more)
+
+    monkeypatch.setattr("harness.run.token_store", noted)
+    trial()
+    assert told == ["tokenise train", "tokenise labels"]
 
 
 def test_a_trial_leaves_a_record_and_no_model(workspace: Path) -> None:
@@ -83,3 +98,4 @@ def test_a_pruned_run_says_so(workspace: Path, method: str) -> None:
         run(wanted, track="none", on_validation=prune)
     record = read_record(only_run(workspace))
     assert (record.status, record.error, record.metrics) == ("pruned", "Pruned: after epoch 1", {})
+    assert not (only_run(workspace) / "checkpoints").exists()

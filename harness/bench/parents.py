@@ -11,6 +11,7 @@ They are for MLflow alone, so with `--track none` there are none. A full disk co
 import secrets
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from typing import Any, Self
 
 from harness.bench import Cell, Request, State
 from harness.errors import Terminated, UserError
-from harness.facts import recorded_name
+from harness.facts import recorded_name, recorded_setting
 from harness.files import write_json, write_text
 from harness.report import Table
 from harness.report.tables import render
@@ -40,6 +41,8 @@ class Parents:
         """Opens a log for every dataset with a waiting cell; none with `--track none`."""
         self._states, self._runs = states, runs
         self._groups: dict[str, GroupLog] = {}
+        self._steps: Counter[str] = Counter()
+        """The last step of each log."""
         self.stopped = False
         """Whether somebody said stop, so that the parents end as killed."""
         waiting = dict.fromkeys(state.cell.data_name for state in states if state.status == "waiting")
@@ -72,7 +75,10 @@ class Parents:
         counts = {f"cells/{status}": float(alike.count(status)) for status in ("done", "failed")}
         with self._sparing(dataset):
             self._groups[dataset].event("cell", **_facts(state))
-            self._groups[dataset].metrics(counts, step=sum(status not in _NOT_ENDED for status in alike))
+            # a cell that ran elsewhere ends twice, and MLflow keeps the first of two figures of one step
+            ended = sum(status not in _NOT_ENDED for status in alike)
+            self._steps[dataset] = max(self._steps[dataset] + 1, ended)
+            self._groups[dataset].metrics(counts, step=self._steps[dataset])
 
     def compare(self, tables: Callable[[list[State]], list[Table]]) -> None:
         """Writes the comparison of each dataset: `tables` makes it from the states of one."""
@@ -144,6 +150,6 @@ def _params(request: Request) -> dict[str, Any]:
         "seeds": request.seeds,
         "table": request.tables,
         "encoder": recorded_name(request.encoder or ""),
-        "settings": without_paths("; ".join(request.settings)),
+        "settings": "; ".join(map(recorded_setting, request.settings)),
     }
     return {key: value for key, value in given.items() if value}

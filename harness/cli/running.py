@@ -133,8 +133,8 @@ def _layers(
             f"run {earlier.folder.name} is one of {earlier.config['method']}; it cannot go on as another method"
         )
     if earlier:
-        places = with_folders(earlier.config, remembered_folders(str(earlier.facts["encoder"].get("identity"))))
-        layers = [Layer(f"run {earlier.folder.name}", {**earlier.config, **places})]
+        known = remembered_folders(earlier.config, earlier.facts["encoder"].get("identity"))
+        layers = [Layer(f"run {earlier.folder.name}", {**earlier.config, **with_folders(earlier.config, known)})]
     layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
     layers += [Layer(f"--{key}", {key: value}) for key, value in given.items()]
     if earlier:
@@ -149,13 +149,16 @@ def _named(key: str, layers: "list[Layer]") -> str | None:
 
 
 def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> None:
+    from harness.report import is_trial
     from harness.tracking import tracking_uri
 
     statistics, config = record.dataset["statistics"], record.config
     families = list(dict.fromkeys(name.split("@")[0] for name in record.metrics))
     ks = config["ks"]
+    trial = is_trial(config)
+    scored = "held-out train rows" if trial else f"{statistics['test']:,} test rows"
     title = (
-        f"{config['method']} ({config['encoder']}) on {record.dataset['name']}: {statistics['test']:,} test rows, "
+        f"{config['method']} ({config['encoder']}) on {record.dataset['name']}: {scored}, "
         f"{statistics['labels']:,} labels, seed {config['seed']}"
     )
     rows = [[family, *(f"{record.metrics[f'{family}@{k}']:.2f}" for k in ks)] for family in families]
@@ -173,6 +176,8 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
     typer.echo(f"run folder  {short_path(folder)}")
     if track == "mlflow":
         typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
+    if trial:  # it saved no model, and no table shows it
+        return
     if not out:
         typer.echo('try it      python -m harness predict --run last --text "your text"')
     typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))

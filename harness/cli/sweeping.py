@@ -173,7 +173,7 @@ def _show(plan: "Plan", slots: "list[Slot]") -> None:
 
     best = best_slots(slots)
     two = len(plan.objectives) > 1
-    rows = [row_of(slot) for slot in (best if two else best[:_TOP])]
+    rows = [row_of(slot, plan.max_retry) for slot in (best if two else best[:_TOP])]
     if rows:
         columns = ["trial", *plan.objectives, *plan.space, "epochs", "seconds"]
         cells = [
@@ -188,7 +188,7 @@ def _show(plan: "Plan", slots: "list[Slot]") -> None:
         ]
         what = f"{len(rows)} trials that no other beats" if two else f"best {len(rows)} trials"
         print_table(f"{plan.study}: {what}, % on held-out train rows", columns, cells, numeric=columns)
-    for row in (row_of(slot) for slot in slots):
+    for row in (row_of(slot, plan.max_retry) for slot in slots):
         if row["state"] == "FAIL":
             typer.echo(f"failed: trial {row['trial']}: {row['reason']}")
     typer.echo(f"study       {short_path(plan.folder)}   (study.json, trials.csv, runs/)")

@@ -121,7 +121,7 @@ def _open_store() -> "Iterator[Any]":
 
     check_uri(tracking_uri())
     from harness.tracking.mlflow_store import open_store
-    from harness.tracking.syncing import StoreOut
+    from harness.tracking.syncing import outage
 
     try:
         client = open_store(tracking_uri())
@@ -132,6 +132,10 @@ def _open_store() -> "Iterator[Any]":
         raise typer.Exit(1) from None
     try:
         yield client
-    except StoreOut as error:
-        typer.echo(f"MLflow went out ({error}); do it again when it is back: what was sent stays", err=True)
+    except UserError:
+        raise
+    except Exception:
+        if (why := outage()) is None:
+            raise
+        typer.echo(f"MLflow went out ({why}); do it again when it is back: what was sent stays", err=True)
         raise typer.Exit(1) from None

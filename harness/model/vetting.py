@@ -116,6 +116,17 @@ def _vet(folder: Path, name: str, pooling: str | None, max_len: int | None) -> M
     )
 
 
+def files_of(folder: Path) -> list[Path]:
+    """The files that loading a vetted folder reads; whatever else lies there has nothing to do with the model."""
+    transformer, pooling = _modules(folder)
+    weights = _weight_files(transformer)
+    settings = [folder / "modules.json", pooling, transformer / "config.json", transformer / "tokenizer.json"]
+    settings += [place / "sentence_bert_config.json" for place in (transformer, folder)]
+    if weights[0].name != "model.safetensors":
+        settings.append(transformer / "model.safetensors.index.json")
+    return sorted({path for path in (*settings, *weights) if path.is_file()})
+
+
 def _modules(folder: Path) -> tuple[Path, Path]:
     """Where the transformer and the pooling config lie, by sentence-transformers' modules.json if there is one."""
     listing = folder / "modules.json"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, UserError, unknown_name
-from harness.plan.settings import is_model_folder
+from harness.model import ENCODERS, is_folder
 
 _WORDS_READ = 32
 """Words of a text that `inceptionxml` reads."""
@@ -56,8 +56,6 @@ class EncoderShape:
     fused: bool = True
     """Whether attention goes through a fused kernel at all."""
     micro_batched: bool = True
-    weights_bytes: int = 0
-    """Size of its files, if they are known; 0: four bytes a parameter."""
     note: str = ""
 
     @property
@@ -181,7 +179,7 @@ _OPTIONS = {
 
 def encoder_shape(name: str, options: dict[str, Any]) -> EncoderShape:
     """The shape of an encoder by registered name or model folder, with its options; loads nothing."""
-    if is_model_folder(name):
+    if is_folder(name):
         return folder_shape(Path(name).expanduser())
     for option in options:
         if name in _OPTIONS and option not in _OPTIONS[name]:
@@ -196,8 +194,6 @@ def encoder_shape(name: str, options: dict[str, Any]) -> EncoderShape:
         return _minilm(name)
     if name in ("distilbert", "msmarco-distilbert"):
         return _distilbert(name, 512)
-    from harness.model import ENCODERS
-
     if name not in ENCODERS:
         ENCODERS.get(name)  # raises the error that names the nearest one
     return replace(
@@ -229,7 +225,6 @@ def folder_shape(folder: Path) -> EncoderShape:
         raise DataError("sizes of the model are missing or no numbers", path) from error
     kind = str(config.get("model_type", ""))
     positions = int(config.get("max_position_embeddings", 512))
-    weights = folder / "model.safetensors"
     return transformer(
         folder.absolute().name,
         **sizes,
@@ -239,7 +234,6 @@ def folder_shape(folder: Path) -> EncoderShape:
         dropouts=1 if kind == "distilbert" else 2,
         attention_dropout=float(config.get("attention_probs_dropout_prob", config.get("attention_dropout", 0.1))) > 0,
         fused=kind not in _EAGER,
-        weights_bytes=weights.stat().st_size if weights.is_file() else 0,
         note=""
         if kind in ("bert", "distilbert", "roberta", "xlm-roberta", "camembert", "electra", "mpnet")
         else f"{kind or 'an unnamed architecture'} is planned as a BERT of the same sizes",

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from harness.config import Layer
 from harness.data.card import CARD_FOLDER, load_card
+from harness.method import METHOD_FOLDER
 from harness.plan.devices import Target
 from harness.plan.estimate import Plan, make_plan
 from harness.plan.sizes import GIB, show_size
-from harness.plan.spec import method_yaml
 
 _SHOWN_FROM = 2**20
 """Smaller parts are not listed."""
@@ -49,14 +49,12 @@ def verdict(plan: Plan) -> str:
     if plan.fits:
         if best is None:
             return f"fits {where}: needs {needed}"
-        if best == plan.micro_batch_tokens:
-            return f"fits {where} with micro_batch_tokens={best}: needs {needed}"
+        chosen = f"fits {where} with micro_batch_tokens={plan.micro_batch_tokens}: needs {needed}"
+        if best < (plan.micro_batch_tokens or 0):
+            return f"{chosen}; a whole batch is smaller than that, so a larger one changes nothing"
         then = show_size(plan.with_micro_batch(best).device_bytes)
-        wider = "a larger one fits" if best > (plan.micro_batch_tokens or 0) else "a larger one changes nothing"
-        return (
-            f"fits {where} with micro_batch_tokens={plan.micro_batch_tokens}: needs {needed}; {wider}: "
-            f"--set micro_batch_tokens={best} needs {then}"
-        )
+        wider = f"; a larger one fits: --set micro_batch_tokens={best} needs {then}"
+        return chosen + (wider if best != plan.micro_batch_tokens else "")
     if best is not None:
         then = show_size(plan.with_micro_batch(best).device_bytes)
         return f"does not fit {where} as set: needs {needed}; fits with --set micro_batch_tokens={best}: needs {then}"
@@ -133,7 +131,7 @@ def published_datasets() -> list[str]:
 
 def method_names() -> list[str]:
     """Methods and presets of this repository."""
-    return sorted(path.stem for path in method_yaml("zeroshot").parent.glob("*.yaml"))
+    return sorted(path.stem for path in METHOD_FOLDER.glob("*.yaml"))
 
 
 def as_markdown(found: list[Overview], encoder: str | None) -> str:
@@ -151,7 +149,8 @@ def _preface(encoder: str | None) -> list[str]:
         "are held against measured peaks (`python -m harness perf memory`); on CUDA devices they are not measured.",
         "",
         "Needs: GiB of the device at its largest moment with the micro-batch that is set, and in brackets the largest",
-        "`micro_batch_tokens` that fits (k = 1,024); **no** where not even the smallest does. Host: GiB of a process.",
+        "`micro_batch_tokens` that fits and makes a difference (k = 1,024): where it is less than what is set, a whole",
+        "batch is smaller than that. **no** where not even the smallest fits. Host: GiB of a process.",
         "Epoch: an estimate from published peaks, 35 % of them reached; a first guess for comparing settings.",
         "",
     ]

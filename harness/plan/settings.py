@@ -7,7 +7,6 @@ is within its bounds is for the run to say.
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -101,10 +100,3 @@ def _setter(name: str, origins: dict[str, str]) -> str:
     """Who set a group of settings."""
     found = [origin for key, origin in origins.items() if key.startswith(f"{name}.")]
     return found[-1] if found else "default"
-
-
-def is_model_folder(name: str) -> bool:
-    """Whether an encoder's name means a folder, as `harness.model.is_folder` has it."""
-    from harness.model import ENCODERS
-
-    return "/" in name or (name not in ENCODERS and Path(name).is_dir())

@@ -6,7 +6,6 @@ A number that a stage needs (`batch_size`, `eta` ...) is the knob of that name, 
 the method (`fixed`). A preset has the section of its method, unless it brings one of its own.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from harness.config import Settings
 from harness.data.card import describe_faults
 from harness.errors import UserError, unknown_name
-from harness.method import METHOD_FOLDER, MethodCard, methods, read_method_card
+from harness.method import MethodCard, method_card_path, read_method_card
 
 Kind = Literal["pool", "all-labels", "one-vs-all", "frozen"]
 View = Literal["de", "clf", "concat"]
@@ -93,23 +92,9 @@ class PlanSpec(Settings):
     """Sparse models on words, in place of vectors."""
 
 
-def method_yaml(name: str) -> Path:
-    """The YAML of a method; a module outside this repository is located, not imported."""
-    path = METHOD_FOLDER / f"{name}.yaml"
-    if path.exists():
-        return path
-    if name not in methods():
-        methods().get(name)  # raises the error that names the nearest one
-    found = find_spec(methods().origin(name).split(":")[0])
-    path = Path(str(found.origin if found else name)).with_suffix(".yaml")
-    if not path.exists():
-        raise UserError(f"method {name!r} has no YAML beside its module ({path.name}); see CONTRIBUTING.md")
-    return path
-
-
 def method_cards(name: str) -> list[tuple[Path, MethodCard]]:
     """The card of a method, after that of the method it is a preset of."""
-    path = method_yaml(name)
+    path = method_card_path(name)
     card = read_method_card(path)
     return [*(method_cards(card.preset_of) if card.preset_of else []), (path, card)]
 
@@ -133,7 +118,7 @@ def check_plan(name: str, knobs: set[str]) -> None:
         name: Of the method.
         knobs: The knobs it has.
     """
-    spec, origin = plan_spec(name), f"{method_yaml(name)}: plan"
+    spec, origin = plan_spec(name), f"{method_card_path(name)}: plan"
     if spec is None:
         raise UserError(f"{origin}: missing; say what `harness plan` has to know, see CONTRIBUTING.md")
     if spec.stages and spec.fitted:

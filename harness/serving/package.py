@@ -31,6 +31,7 @@ from harness.files import MANIFEST, home, read_json, read_manifest, write_json
 from harness.folders import folders_in, remembered_folders, with_folders
 from harness.method import Inputs
 from harness.model.encoder import load_encoder
+from harness.model.vetting import files_of
 from harness.record import RunRecord, read_record, require_place
 from harness.run import choose_device
 from harness.train.checkpoint import save_files, verify_files
@@ -81,15 +82,14 @@ def write_package(run_folder: Path, package: Path, *, encoder: str | None = None
         encoder: Where its encoder is, if that was a model folder and the workspace does not know.
     """
     record = finished_record(run_folder)
-    folders = remembered_folders(record.encoder["identity"])
+    folders = remembered_folders(record.config, record.encoder.get("identity"))
     if encoder is not None:
         folders["encoder"] = Path(encoder)
     places = with_folders(record.config, folders)
     config = config_of(record, {**places, "device": "cpu"})
-    if config.evaluate == "validation":
-        raise UserError(f"run {record.run_id} was scored on held-out rows, so it saved no model to pack")
     require_place(record.run_id, "encoder", record.config["encoder"], config.encoder)
-    folders = {key: Path(place) for key, place in folders_in(config.encoder, dict(config.encoder_options)).items()}
+    used = folders_in(config.encoder, dict(config.encoder_options))
+    folders = {key: Path(place).expanduser() for key, place in used.items()}
     data = recorded_dataset(record)
     inputs = rebuilt_inputs(record, config, data)
     counts = token_counts(inputs.encoder.tokenizer.vocab_size, inputs.train_tokens, inputs.label_tokens)
@@ -165,8 +165,8 @@ def without_rows(inputs: Inputs) -> Inputs:
 
 
 def _copy_model_folder(source: Path, target: Path) -> None:
-    """The files of a model folder that are read: settings and safetensors; whatever else lies there stays there."""
-    for file in sorted([*source.rglob("*.json"), *source.rglob("*.safetensors")]):
+    """The files of a model folder that are read; whatever else lies there stays there."""
+    for file in files_of(source):
         copy = target / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)

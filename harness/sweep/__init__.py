@@ -15,7 +15,7 @@ The budget is a queue: slot 0 to N-1, each waiting in the database until a worke
 any number of machines do N trials, not one more, and what a dead worker held is put back and done by another.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,9 @@ class Plan:
 class Timing:
     """How a dead worker is told from a slow one, in seconds."""
 
-    heartbeat: int = field(default=60)
+    heartbeat: int = 60
     """Between two signs of life."""
-    grace: int = field(default=180)
+    grace: int = 180
     """Silence after which a trial is given to another worker."""
 
 

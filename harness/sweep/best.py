@@ -82,6 +82,7 @@ def _write(
     comments = [
         f"{what} of the study {facts['study']}: trial {facts['trial']}, {facts['trials']} trials ended.",
         f"On held-out train rows, in percent: {scores}.",
+        "That is its best epoch's value, chosen by the first objective; a run on all rows reports its last epoch.",
         f"Sampler: {facts['sampler']}.",
         f"Train on all rows and look at the test rows once: python -m harness run --config {path.name}",
     ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 WORDS = {"WAITING": "waiting", "RUNNING": "running", "COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}
+"""What a state is called; one that is LOST waits to be put back."""
 _STYLES = {"running": "cyan", "done": "green", "pruned": "yellow", "failed": "bold red"}
 _LINES_AROUND = 9
 """Of the terminal's height, not for rows: head, foot, and what was typed."""
@@ -52,9 +53,9 @@ def shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
-def word_of(slot: Slot) -> str:
+def word_of(slot: Slot, plan: Plan) -> str:
     """The state of a slot in a word."""
-    return WORDS[row_of(slot)["state"]] if slot.current else "waiting"
+    return WORDS.get(row_of(slot, plan.max_retry)["state"], "waiting")
 
 
 def figures_of(slot: Slot) -> list[str]:
@@ -78,7 +79,7 @@ class Lines:
     def show(self, slots: list[Slot], workers: int) -> None:
         """Prints what is new."""
         for slot in slots:
-            now = (word_of(slot), slot.attempts)
+            now = (word_of(slot, self._plan), slot.attempts)
             if now[0] == "running" and slot.current and not slot.current.params:
                 continue  # its point is being drawn
             if self._known.get(slot.number, ("waiting", 0)) != now and now[0] != "waiting":
@@ -108,7 +109,7 @@ def _ended(slots: Sequence[Slot], plan: Plan) -> int:
 
 def told(slot: Slot, slots: list[Slot], plan: Plan) -> str:
     """A trial in one line."""
-    row, word = row_of(slot), word_of(slot)
+    row, word = row_of(slot, plan.max_retry), word_of(slot, plan)
     parts = [f"trial {row['trial']}: {word}" + (f", attempt {row['attempts']}" if row["attempts"] > 1 else "")]
     parts += [f"{name} {value}" for name, value in zip(plan.objectives, figures_of(slot), strict=False)]
     if word == "done" and len(plan.objectives) == 1 and best_slots(slots)[0] == slot:
@@ -164,7 +165,7 @@ class LiveTable:
         best = [slot.number for slot in best_slots(slots)][: 1 if len(plan.objectives) == 1 else None]
         room = terminal().height - _LINES_AROUND if self._open else len(slots)
         for slot in window(slots, max(3, room), plan):
-            row, word = row_of(slot), word_of(slot)
+            row, word = row_of(slot, plan.max_retry), word_of(slot, plan)
             figures = figures_of(slot) or [""] * len(plan.objectives)
             point = [shown(row["params"][name]) if name in row["params"] else "" for name in plan.space]
             seconds = "" if row.get("seconds") is None else f"{row['seconds']:.1f}"
@@ -190,7 +191,7 @@ class LiveTable:
 
 def counted(slots: Sequence[Slot], plan: Plan) -> str:
     """How many trials are where, in words."""
-    words = [word_of(slot) for slot in slots]
+    words = [word_of(slot, plan) for slot in slots]
     parts = [f"{words.count('done')} of {plan.trials} trials done"]
     parts += [f"{words.count(word)} {word}" for word in ("running", "pruned", "failed") if word in words]
     return ", ".join(parts)
@@ -205,7 +206,7 @@ def window(slots: Sequence[Slot], room: int, plan: Plan) -> Sequence[Slot]:
 
 def time_left(slots: Sequence[Slot], workers: int, plan: Plan) -> float | None:
     """Seconds until the end, by the mean of the trials that ended well; None while there is none."""
-    rows = [row_of(slot) for slot in slots]
+    rows = [row_of(slot, plan.max_retry) for slot in slots]
     spent = [row["seconds"] for row in rows if row["state"] in ("COMPLETE", "PRUNED") and row["seconds"]]
     if not spent:
         return None

@@ -1,6 +1,7 @@
 """Taking part in a study: beginning it, or making sure that it is the one that is meant and has lost nothing."""
 
 import secrets
+import socket
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FACTS = "study.json"
+ENDED = ("COMPLETE", "PRUNED", "FAIL")
+"""States of a trial that nothing more will come of."""
 
 
 def join(plan: Plan) -> "tuple[Study, str]":
@@ -33,8 +36,9 @@ def join(plan: Plan) -> "tuple[Study, str]":
         study = open_study(plan, create=True)
         if "identity" not in study.user_attrs:
             refuse_lost(plan, study, known)
-            begin(study, plan, new_group_id(plan))
+            begin(study, plan, known.get("id") or new_group_id(plan))  # its run folders know the old id
         refuse_another(plan, study.user_attrs["identity"])
+        refuse_another_search(plan, study)
         refuse_lost(plan, study, known)
         return study, str(study.user_attrs["id"])
 
@@ -44,7 +48,8 @@ def begin(study: "Study", plan: Plan, group: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the function is called experimental
         study.set_metric_names(list(plan.objectives))
-    for name, value in {"id": group, "search": described(plan), "identity": plan.identity}.items():
+    facts = {"id": group, "search": described(plan), "identity": plan.identity, "host": socket.gethostname()}
+    for name, value in facts.items():
         study.set_user_attr(name, value)
 
 
@@ -74,13 +79,25 @@ def refuse_another(plan: Plan, known: dict[str, Any]) -> None:
         )
 
 
+def refuse_another_search(plan: Plan, study: "Study") -> None:
+    """Refuses to go on with another major version of Optuna, whose samplers are others of the same name."""
+    began, here = str(study.user_attrs["search"]["optuna"]), str(described(plan)["optuna"])
+    if began.partition(".")[0] != here.partition(".")[0]:
+        raise UserError(
+            f"study {plan.study!r} was begun with Optuna {began}, here is {here}, which searches differently; install "
+            "that version, or take another --study"
+        )
+
+
 def refuse_lost(plan: Plan, study: "Study", known: dict[str, Any]) -> None:
-    """Refuses a database with fewer ended trials than it once had."""
-    ended = [row["slot"] for row in known.get("slots", []) if row["state"] in ("COMPLETE", "PRUNED", "FAIL")]
-    if not ended:
-        return
-    there = {slot.number for slot in slots(study, max(ended) + 1) if slot.state in ("COMPLETE", "PRUNED", "FAIL")}
-    if lost := sorted(set(ended) - there):
+    """Refuses a database with fewer ended trials than it once had.
+
+    One that failed may run again by now, if its worker had died and more attempts are allowed; its slot is still there.
+    """
+    ended = {row["slot"]: row["state"] for row in known.get("slots", []) if row["state"] in ENDED}
+    found = slots(study, max(ended, default=-1) + 1)
+    there = {slot.number for slot in found if slot.trials and (slot.state in ENDED or ended.get(slot.number) == "FAIL")}
+    if lost := sorted(ended.keys() - there):
         file = sqlite_file(plan.storage)
         shown = f"{len(lost)} of {len(ended)} ended trials are not in it"
         if file is not None:

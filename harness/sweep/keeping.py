@@ -3,6 +3,7 @@
 Several sweeps of one machine may work on one study. One of them keeps its folder; if that one ends first, the next.
 """
 
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from optuna import Study
 
 _PLOT_SECONDS = 60.0
+KEEPER_LOCK = ".keeper.lock"
+"""Held by the sweep that keeps the folder, as long as it runs."""
 
 
 class Keeper:
@@ -28,7 +31,7 @@ class Keeper:
     def __init__(self, plan: Plan, study: "Study", group: str) -> None:
         self._plan, self._study, self._group = plan, study, group
         self._results = Results(plan, study, group)
-        self._lock = FileLock(plan.folder / ".keeper.lock", timeout=0)
+        self._lock = FileLock(plan.folder / KEEPER_LOCK, timeout=0)
         self._log: GroupLog | None = None
         self._ended: set[int] = set()
         self._drawn = time.monotonic()
@@ -79,7 +82,8 @@ class Keeper:
             name=plan.study,
             params=_params(plan, search),
             tags={"method": plan.method, "optuna": search["optuna"], "sampler": search["sampler"]},
-            tracker=make_tracker(plan.track),
+            # the machine that began the study speaks for it; two that send one parent run would end it twice
+            tracker=make_tracker(plan.track if self._study.user_attrs.get("host") == socket.gethostname() else "none"),
         )
         self._log = log.__enter__()
         self._ended = logged

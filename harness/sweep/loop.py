@@ -164,17 +164,15 @@ class Loop:
 
     def _notice_hopelessness(self) -> None:
         """Stops when trials fail one like the other; a number in the reason, such as a step, makes no difference."""
-        ended = [row_of(slot) for slot in self.slots if slot.ended(self._plan.max_retry)]
+        ended = [row_of(slot, self._plan.max_retry) for slot in self.slots if slot.ended(self._plan.max_retry)]
         if self._before is None:
             self._before = {row["slot"] for row in ended}
         ended = [row for row in ended if row["slot"] not in self._before]
         reasons = [re.sub(r"\d[\d.,]*", "#", str(row["reason"])) for row in ended if row["state"] == "FAIL"]
-        enough = min(_HOPELESS, self._plan.trials - len(self._before))
-        alike = len(reasons) == len(ended) >= enough and len(set(reasons)) == 1
+        alike = len(reasons) == len(ended) >= _HOPELESS and len(set(reasons)) == 1
         if alike and self._trouble is None:
-            failed = [row for row in ended if row["state"] == "FAIL"]
-            count = f"all of the first {len(ended)} trials" if len(ended) > 1 else "the first trial"
-            self._trouble = f"{count} failed alike, so the sweep stopped: {failed[0]['reason']}"
+            count = f"all of the first {len(ended)} trials"
+            self._trouble = f"{count} failed alike, so the sweep stopped: {ended[0]['reason']}"
             self._stop(signal.SIGTERM)
 
     def _put_back(self, worker: Worker, put: "Callable[[Study, int], bool]") -> bool:

@@ -18,13 +18,8 @@ from harness.sweep.space import Space, default_names, parse_over, settings_of, t
 from harness.sweep.storage import storage_address
 from harness.tracking import make_tracker
 
-_OWN_OPTIONS = {
-    "method": "--method",
-    "dataset": "--dataset",
-    "encoder": "--encoder",
-    "seed": "--seed",
-    "evaluate": "no option: trials are judged on held-out train rows, never on test rows",
-}
+_OWN_OPTIONS = ("method", "dataset", "encoder", "seed")
+"""Settings that `sweep` has an option for."""
 _FREE = ("checkpoint", "tracking", "device", "batch_tokens")
 """Settings that may differ between the machines of one study."""
 _VALIDATION_SHARE = 0.1
@@ -97,8 +92,10 @@ def _given_layers(request: Request) -> list[Layer]:
     layers = []
     for text in request.settings:
         values = parse_override(text)
-        if own := _OWN_OPTIONS.get(next(iter(values))):
-            raise UserError(f"--set {text}: in a sweep this is what {own} is for" if own[0] == "-" else _refused(text))
+        if "evaluate" in values:
+            raise UserError(_refused(text))
+        for name in values.keys() & _OWN_OPTIONS:
+            raise UserError(f"--set {text}: in a sweep this is what --{name} is for")
         layers.append(Layer(f"--set {text}", values))
     if request.encoder is not None:
         layers.append(Layer("--encoder", {"encoder": request.encoder}))

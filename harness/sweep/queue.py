@@ -175,6 +175,8 @@ def give_back(study: "Study", trial_id: int) -> bool:
     from optuna.trial import TrialState
 
     try:
+        # until the next worker has written its name, the trial would seem to be still this one's
+        study._storage.set_trial_user_attr(trial_id, "worker", None)
         return study._storage.set_trial_state_values(trial_id, TrialState.WAITING)
     except UpdateFinishedTrialError:
         return False

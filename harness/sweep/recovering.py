@@ -4,15 +4,20 @@ Every run says which slot it belongs to, what was drawn for it and how it ended,
 study. What had not come to its end waits again, and goes on from its checkpoint.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from harness.errors import UserError
 from harness.record import RunRecord, read_record
 from harness.resume import read_events
 from harness.sweep import Plan
-from harness.sweep.joining import begin, new_group_id, read_facts, refuse_another
+from harness.sweep.joining import ENDED, begin, new_group_id, read_facts, refuse_another
+from harness.sweep.keeping import KEEPER_LOCK
 from harness.sweep.queue import enqueue
 from harness.sweep.runs import TrialRun, trial_runs
 from harness.sweep.storage import alone, open_study, sqlite_file
@@ -28,12 +33,12 @@ def recover(plan: Plan) -> tuple[Path | None, int]:
     """Moves the database aside and makes a new one; returns where the old one is and how many trials were taken over.
 
     Raises:
-        UserError: The study is on a server, or there is nothing to rebuild it from.
+        UserError: The study is on a server, a sweep works on it, or there is nothing to rebuild it from.
     """
     file = sqlite_file(plan.storage)
     if file is None:
         raise UserError("--recover rebuilds a database that is a file; one on a server has backups of its own")
-    with alone(plan):
+    with alone(plan), _nobody_at_work(plan):
         known = read_facts(plan.folder)
         if not known:
             raise UserError(f"{plan.folder} has no study.json, so there is nothing to recover; leave --recover out")
@@ -42,6 +47,16 @@ def recover(plan: Plan) -> tuple[Path | None, int]:
         study = open_study(plan, create=True)
         begin(study, plan, known["id"] or new_group_id(plan))
         return aside, _take_over(study, plan, known)
+
+
+@contextmanager
+def _nobody_at_work(plan: Plan) -> Iterator[None]:
+    """A database that is moved away under a running sweep would take its trials along."""
+    try:
+        with FileLock(plan.folder / KEEPER_LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise UserError(f"a sweep works on study {plan.study!r} at this moment; stop it, then --recover") from error
 
 
 def _move_aside(file: Path) -> Path | None:
@@ -61,7 +76,7 @@ def _take_over(study: "Study", plan: Plan, known: dict[str, Any]) -> int:
     by_slot: dict[int, list[tuple[TrialRun, RunRecord | None]]] = {}
     for run in trial_runs(plan.runs, known["id"]):
         by_slot.setdefault(run.slot, []).append((run, _record(run)))
-    rows = {row["slot"]: row for row in known["slots"] if row["state"] in ("COMPLETE", "PRUNED", "FAIL")}
+    rows = {row["slot"]: row for row in known["slots"] if row["state"] in ENDED}
     count = 0
     for slot in sorted(by_slot.keys() | rows.keys()):
         runs = by_slot.get(slot, [])
@@ -86,8 +101,7 @@ def _record(run: TrialRun) -> RunRecord | None:
 
 def _add_run(study: "Study", plan: Plan, run: TrialRun, record: RunRecord) -> None:
     """A trial from a run that came to its end."""
-    every = plan.identity["config"]["validation"]["every_epochs"]
-    curve = _curve(run, plan.objectives[0], every) if len(plan.objectives) == 1 else {}
+    curve = _curve(run, plan.objectives[0]) if len(plan.objectives) == 1 else {}
     values: list[float] | None = [record.metrics.get(name, float("nan")) for name in plan.objectives]
     if record.status == "pruned":
         values = [curve[max(curve)]] if curve else None
@@ -147,13 +161,15 @@ def _distributions(plan: Plan, params: dict[str, Any]) -> dict[str, Any]:
     return dict(fixed.distributions)
 
 
-def _curve(run: TrialRun, objective: str, every: int) -> dict[int, float]:
-    """The values of a run that was validated every so many epochs, by epoch, from its log."""
+def _curve(run: TrialRun, objective: str) -> dict[int, float]:
+    """The values of a run by epoch, counted from 1 over all stages, from its log; every epoch logs a step."""
     try:
         events = read_events(run.folder / "events.jsonl")
     except UserError:
         return {}
     name = f"validation/{objective}"
-    # by step, because a resumed run may have validated the same epoch twice
-    validated = {event["step"]: event["values"][name] for event in events if name in event.get("values", {})}
-    return {place * every: float(validated[step]) for place, step in enumerate(sorted(validated), start=1)}
+    # by step, because a resumed run may have gone through the same epoch twice
+    figures = ((event["step"], event["values"]) for event in events if event["event"] == "metrics")
+    epochs = {step: values for step, values in figures if {"train/epoch", name} & values.keys()}
+    numbered = enumerate(sorted(epochs), start=1)
+    return {number: float(epochs[step][name]) for number, step in numbered if name in epochs[step]}

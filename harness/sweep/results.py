@@ -5,10 +5,13 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.files import write_json, write_text
 from harness.report.tables import csv_text
 from harness.sweep import DATABASE, Plan
-from harness.sweep.joining import FACTS
+from harness.sweep.joining import ENDED, FACTS
 from harness.sweep.queue import Slot, all_slots, slot_of, slots
 from harness.sweep.space import describe
 from harness.sweep.storage import shown_address, sqlite_file
@@ -17,21 +20,24 @@ if TYPE_CHECKING:
     import pandas as pd
     from optuna import Study
 
-_ENDED = ("COMPLETE", "PRUNED", "FAIL")
 _COLUMNS = ("trial", "slot", "state")
 _MORE_COLUMNS = ("started", "seconds", "epochs", "attempts", "run_id", "reason")
 
 
-def row_of(slot: Slot) -> dict[str, Any]:
-    """A slot as plain values, by the trial that counts; of a pruned trial the last value counts."""
+def row_of(slot: Slot, max_retry: int) -> dict[str, Any]:
+    """A slot as plain values, by the trial that counts; of a pruned trial the last value counts.
+
+    A slot that was lost more than `max_retry` times is FAIL; one that will be put back is LOST.
+    """
     trial = slot.current
     if trial is None:
         return {"trial": None, "slot": slot.number, "state": slot.state, "values": None, "params": {}}
-    lost = f"its worker died {slot.attempts + 1} times" if slot.state == "LOST" else None
+    given_up = slot.given_up(max_retry)
+    lost = f"its worker died {slot.attempts + 1} times" if given_up else None
     return {
         "trial": trial.number,
         "slot": slot.number,
-        "state": "FAIL" if slot.state == "LOST" else slot.state,
+        "state": "FAIL" if given_up else slot.state,
         "values": trial.values,
         "params": trial.params,
         "started": trial.datetime_start.isoformat(timespec="milliseconds") if trial.datetime_start else None,
@@ -55,18 +61,24 @@ def epochs_of(slot: Slot) -> int | None:
 def best_slots(found: list[Slot]) -> list[Slot]:
     """Complete trials by value, best first; with two objectives those that no other beats in both, by the first one."""
     done = [slot for slot in found if slot.state == "COMPLETE"]
-    values = {slot.number: values_of(slot) for slot in done}
+    if done and len(values_of(done[0])) > 1:
+        unbeaten = pareto_front(np.array([values_of(slot) for slot in done]))
+        done = [slot for slot, kept in zip(done, unbeaten, strict=True) if kept]
+    return sorted(done, key=lambda slot: ([-value for value in values_of(slot)], slot.number))
 
-    def beaten(slot: Slot) -> bool:
-        own = values[slot.number]
-        return any(
-            other != own and all(theirs >= mine for theirs, mine in zip(other, own, strict=True))
-            for other in values.values()
-        )
 
-    if done and len(values[done[0].number]) > 1:
-        done = [slot for slot in done if not beaten(slot)]
-    return sorted(done, key=lambda slot: ([-value for value in values[slot.number]], slot.number))
+def pareto_front(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of n points [n, 2] no other one beats: as good in both objectives and better in one. NaN rows are not."""
+    points = np.asarray(values, dtype=np.float64).reshape(-1, 2)
+    front = np.zeros(len(points), dtype=bool)
+    order = np.lexsort((-points[:, 1], -points[:, 0]))  # best first objective first, among equals best second
+    highest, last = -np.inf, None
+    for place in order[np.isfinite(points[order]).all(1)]:
+        first, second = points[place]
+        if second > highest or (last is not None and (first, second) == last):
+            front[place] = True
+            highest, last = second, (first, second)
+    return front
 
 
 def values_of(slot: Slot) -> list[float]:
@@ -97,7 +109,7 @@ class Results:
             "over": describe(plan.space),
             "search": self._study.user_attrs["search"],
             "best": [slot.number for slot in (best if len(plan.objectives) > 1 else best[:1])],
-            "slots": [row_of(slot) for slot in found],
+            "slots": [row_of(slot, plan.max_retry) for slot in found],
         }
 
     def write(self) -> list[Path]:
@@ -106,7 +118,7 @@ class Results:
         write_json(plan.folder / FACTS, facts)
         table = plan.folder / "trials.csv"
         write_text(table, _as_csv(facts, list(plan.objectives), list(plan.space)))
-        return [table, *self._write_best(facts)]
+        return [table, *filter(_travels, self._write_best(facts))]
 
     def draw(self) -> list[Path]:
         """The plots."""
@@ -120,7 +132,7 @@ class Results:
             "space": plan.space,
             "importance": importances(self._study),
         }
-        return draw_plots(trials_frame(self._study), facts, plan.folder / "plots")
+        return draw_plots(trials_frame(self._study, plan.max_retry), facts, plan.folder / "plots")
 
     def _write_best(self, facts: dict[str, Any]) -> list[Path]:
         from harness.sweep.best import write_best, write_front
@@ -138,7 +150,7 @@ class Results:
             "space": plan.space,
             "objectives": plan.objectives,
             "sampler": f"{search['sampler']}, Optuna {search['optuna']}",
-            "trials": sum(row["state"] in _ENDED for row in facts["slots"]),
+            "trials": sum(row["state"] in ENDED for row in facts["slots"]),
         }
         if len(plan.objectives) > 1:
             return write_front(plan.folder, about, best)
@@ -146,7 +158,12 @@ class Results:
         return [write_best(plan.folder, {**about, "trial": number}, params, values)]
 
 
-def trials_frame(study: "Study") -> "pd.DataFrame":
+def _travels(config: Path) -> bool:
+    """Whether a config may leave this machine: it names no folder of it."""
+    return not any("/" in line for line in config.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+
+
+def trials_frame(study: "Study", max_retry: int) -> "pd.DataFrame":
     """One row per slot that was begun, by the trial that counts.
 
     Columns: number, state, one per objective, one per range, started, seconds, and `intermediate`, pairs of epoch and
@@ -159,7 +176,7 @@ def trials_frame(study: "Study") -> "pd.DataFrame":
     count = max((slot_of(trial) for trial in study.get_trials(deepcopy=False)), default=-1) + 1
     rows = []
     for slot in slots(study, count):
-        row, trial = row_of(slot), slot.current
+        row, trial = row_of(slot, max_retry), slot.current
         if trial is None or slot.state == "WAITING":
             continue
         values = row["values"] or [None] * len(objectives)

@@ -21,7 +21,6 @@ from pydantic import BaseModel, ValidationError
 
 from harness.config import Layer
 from harness.errors import DataError, UserError
-from harness.files import sha256_json
 from harness.method import SearchRange, method_card_path, read_method_card
 from harness.sweep.ranges import (
     Space,
@@ -49,7 +48,6 @@ __all__ = [
     "default_names",
     "describe",
     "describe_range",
-    "fingerprint",
     "from_json",
     "parse_over",
     "settings_of",
@@ -148,11 +146,6 @@ def from_json(values: Mapping[str, Any]) -> Space:
         return {name: SearchRange.model_validate(given) for name, given in values.items()}
     except (ValidationError, TypeError, AttributeError) as error:
         raise UserError(f"not a search space that this version wrote: {str(error).splitlines()[0]}") from error
-
-
-def fingerprint(space: Space) -> str:
-    """16 hex digits that are equal for equal spaces, whatever the order of their ranges."""
-    return sha256_json(to_json(space))[:16]
 
 
 def describe(space: Space) -> list[str]:

@@ -3,7 +3,10 @@
 import errno
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from harness.config import Layer
 from harness.errors import Pruned, Terminated
@@ -11,7 +14,6 @@ from harness.record import RunRecord
 from harness.resume import Earlier
 from harness.run import resolve_config, run
 from harness.sweep import Plan
-from harness.sweep.heartbeat import Heartbeat
 from harness.sweep.queue import fail, give_back, slot_of
 from harness.sweep.runs import left_behind, parent_facts, trial_runs
 from harness.sweep.samplers import make_pruner, make_sampler
@@ -112,18 +114,16 @@ class Attempt:
     def _report(self, epoch: int, scores: dict[str, float]) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
-        if len(self._plan.objectives) > 1:
-            values = [scores[name] for name in self._plan.objectives]
-            self._trial.set_user_attr("epoch", [epoch, *values])
-            return
-        value = scores[self._plan.objectives[0]]
+        values = [scores[name] for name in self._plan.objectives]
         try:
-            if epoch not in self._reported:
-                self._trial.report(value, epoch)
+            if len(values) > 1:
+                self._trial.set_user_attr("epoch", [epoch, *values])
+            elif epoch not in self._reported:
+                self._trial.report(values[0], epoch)
         except UpdateFinishedTrialError as error:
             raise Overtaken from error
         if self._plan.pruning and self._trial.should_prune():
-            raise Pruned(f"pruned in epoch {epoch}: {self._plan.objectives[0]} {value:.2f} is behind other trials")
+            raise Pruned(f"pruned in epoch {epoch}: {self._plan.objectives[0]} {values[0]:.2f} is behind other trials")
 
     def _require_own(self) -> None:
         now = self._study._storage.get_trial(self._id)
@@ -159,8 +159,10 @@ class Attempt:
         traceback.print_exc()
         words = str(error).splitlines()
         reason = without_paths(words[0] if words else type(error).__name__)
-        patiently(lambda: fail(self._study, self._id, reason))
-        self._say(f"failed: {reason}")
+        if patiently(lambda: fail(self._study, self._id, reason)):
+            self._say(f"failed: {reason}")
+        else:
+            self._say(f"was given to another worker meanwhile; dropped, though it failed: {reason}")
 
     def _name(self, run_id: str) -> None:
         """Notes which run belongs to the trial, for people."""
@@ -174,3 +176,30 @@ class Attempt:
 
     def _say(self, what: str) -> None:
         print(f"trial {self.number}: {what}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Heartbeat:
+    """Records a sign of life of one trial every so many seconds: Optuna does so only inside its own loop."""
+
+    def __init__(self, study: "Study", trial_id: int, seconds: float) -> None:
+        self._storage, self._trial_id, self._seconds = study._storage, trial_id, seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        try:
+            while not self._stop.wait(self._seconds):
+                with suppress(Exception):  # a database that is out for a moment; the trial goes on
+                    self._storage.record_heartbeat(self._trial_id)  # type: ignore[attr-defined]
+        finally:
+            self._storage.remove_session()  # an SQLite connection belongs to the thread that opened it

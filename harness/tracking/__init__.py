@@ -145,7 +145,10 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._close(status_of(error), in_one_line(error))
+            try:
+                self._close(status_of(error), in_one_line(error))
+            finally:  # also on a full disk: a tracker must not wait for what never comes
+                self._let_go()
         finally:
             if self._previous_handler is not None:
                 signal.signal(signal.SIGTERM, self._previous_handler)
@@ -159,6 +162,8 @@ class Journal:
         write_record(self.folder, self._record)
         # checkpoints vouch for themselves, and go when the run is done
         write_manifest(self.folder, {"run_id": self._record.run_id, "status": status}, leave_out=("checkpoints",))
+
+    def _let_go(self) -> None:
         if self._tracker is not None:
             # whoever started several runs waits for all of them once, see `harness.tracking.follower.wait_for`
             self._tracker.finish(self.folder, wait=self.facts.get("parent") is None)

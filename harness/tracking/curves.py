@@ -25,7 +25,7 @@ STYLES = ("-", "--", "-.", ":")
 MARKED_BELOW = 30
 """Points up to which each is marked: a curve of one point has no line to be seen by."""
 
-SHAPES = {1: (1, 1), 2: (1, 2), 3: (1, 3), 4: (2, 2)}
+SHAPES = {1: (1, 1), 2: (1, 2), 3: (2, 2), 4: (2, 2)}
 """Rows and columns of the picture by number of panels."""
 
 LOSS_NAMES = {"loss": "total", "loss_d": "dual encoder", "loss_c": "classifier", "loss_bce": "classifier, BCE"}
@@ -49,13 +49,15 @@ def draw_curves(events: Iterable[Mapping[str, Any]], out: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     rows, columns = SHAPES[len(panels)]
-    figure = Figure(figsize=(5.2 * columns, 0.3 + 3.2 * rows), dpi=110, layout="constrained")
+    figure = Figure(figsize=(4.6 * columns, 0.3 + 3.1 * rows), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     if name := next((str(event["run_id"]) for event in events if "run_id" in event), None):
         figure.suptitle(name, fontsize=10, x=0.01, ha="left", color="0.35")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axis, (title, chosen) in zip(axes, panels.items(), strict=True):
+    for axis, (title, chosen) in zip(axes, panels.items(), strict=False):
         _draw(axis, title, chosen, stages)
+    for axis in axes[len(panels) :]:
+        axis.remove()
     file = out / CURVES
     figure.savefig(file, metadata={"Software": None})
     return [file]
@@ -125,7 +127,7 @@ def _draw(axis: "Axes", title: str, chosen: Series, stages: list[int]) -> None:
     axis.grid(True, color="0.9", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
+    axis.legend(fontsize=8, framealpha=0.8, edgecolor="none", loc="best")
 
 
 def _broken(steps: list[int], values: list[float], stages: list[int]) -> tuple[list[float], list[float]]:

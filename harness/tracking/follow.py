@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
@@ -21,7 +22,7 @@ from harness.errors import Terminated, UserError, terminate
 from harness.record import utc_now
 from harness.runlock import this_process
 from harness.tracking.events import LOG, LogReader, has_ended
-from harness.tracking.follower import SAID, SENT, follow_lock, hurry, step_back
+from harness.tracking.follower import SAID, SENT, follow_lock, how_to_sync, hurry, step_back, told_mark
 from harness.tracking.places import reason, tracking_uri
 
 if TYPE_CHECKING:
@@ -42,13 +43,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--writer", type=int, required=True, help="process that writes the log; our parent")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, terminate)
     step_back()
     following = Following(given.folder, given.writer, Parent(given.writer).lives)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from the run, which has waited long enough
+    signal.signal(signal.SIGTERM, following.terminate)
     try:
         return following.run()
     except (Terminated, KeyboardInterrupt, Timeout):
         return SAID if following.said else 1
+    except OSError as error:  # the log is gone, or the workspace cannot be written, not even a lock
+        following.say(reason(error))
+        return SAID
 
 
 class Parent:
@@ -84,27 +89,33 @@ class Following:
         self._folder, self._log = folder, folder / LOG
         self._writer, self._writer_lives = writer, writer_lives
         self._lock = follow_lock(folder)
+        self._told: Callable[[], None] = lambda: None
         self._died: tuple[float, int] | None = None
         """When the writer was found dead, and how long the log was then."""
 
     def run(self) -> int:
         """Sends everything, across outages; returns the exit code."""
         self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._lock, timeout=_AFTER_DEATH_SECONDS):
+        with FileLock(self._lock, timeout=_AFTER_DEATH_SECONDS), told_mark(self._folder) as self._told:
             pause, gave_up_at = 0.5, None
             while True:
                 try:
                     return self._attempt()
                 except UserError as error:  # the log or the store's state: trying again does not help
-                    self._say(str(error).splitlines()[0])
+                    self.say(str(error).splitlines()[0])
                     return SAID
                 except Exception as error:
-                    self._say(reason(error))
+                    self.say(reason(error))
                 gave_up_at = self._deadline(gave_up_at)
                 if gave_up_at is not None and time.monotonic() > gave_up_at:
                     return SAID
                 self._rest(pause)
                 pause = min(2 * pause, 30.0)
+
+    def terminate(self, number: int, frame: FrameType | None) -> None:
+        """Handler for SIGTERM; a scheduler sends it to all processes of a job, and the end of the run must be sent."""
+        if not self._writer_lives():
+            terminate(number, frame)
 
     def _attempt(self) -> int:
         """One connection: the whole log, from its first event to its last."""
@@ -121,9 +132,9 @@ class Following:
         run.settle()
         if not run.is_group:
             self._wait_for_record()
-        faults = run.complete()
+        faults = run.complete(self._told)
         if faults:
-            self._say("not sent: " + "; ".join(faults))
+            self.say("not sent: " + "; ".join(faults))
         return SAID if faults else SENT
 
     @staticmethod
@@ -187,11 +198,12 @@ class Following:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _say(self, why: str) -> None:
+    def say(self, why: str) -> None:
+        """Tells the user once that something is missing."""
         if not self.said:
             print(  # noqa: T201
                 f"warning: MLflow is out ({why}); the run goes on, events.jsonl has everything, and if it stays out "
-                f"`python -m harness sync` sends it later",
+                f"`{how_to_sync(self._folder)}` sends it later",
                 file=sys.stderr,
             )
         self.said = True

@@ -5,11 +5,13 @@ run waits for it only at its end, and only as long as it gets anywhere.
 """
 
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -29,7 +31,29 @@ SAID = 75
 
 def follow_lock(folder: Path) -> Path:
     """The file that a process locks while it sends the run in `folder`; touched whenever something got through."""
-    return home() / "locks" / f"{folder.name}.lock"
+    # in a folder of their own: a study may be called as any other lock is
+    return home() / "locks" / "follow" / f"{folder.name}.lock"
+
+
+def told_file(folder: Path) -> Path:
+    """Is there when MLflow has the figures and files of a run, and the follower makes curves and a model of it."""
+    return follow_lock(folder).with_suffix(".told")
+
+
+@contextmanager
+def told_mark(folder: Path) -> Iterator[Callable[[], None]]:
+    """What a follower calls to set that mark, which goes when the follower does."""
+    mark = told_file(folder)
+    mark.unlink(missing_ok=True)
+    try:
+        yield mark.touch
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def how_to_sync(folder: Path) -> str:
+    """The command that sends a log later; one outside the workspace has to be named."""
+    return "python -m harness sync" + ("" if folder.is_relative_to(home()) else f" {shlex.quote(str(folder))}")
 
 
 class Follower:
@@ -39,31 +63,45 @@ class Follower:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, folder: Path) -> None:
-        """Starts the process; the log in `folder` has its first event."""
+        """Starts the process; the log in `folder` has its first event. The run goes on if there is no room for it."""
+        told_file(folder).unlink(missing_ok=True)
         package = Path(__file__).parents[2]
         paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
         # it draws a chart and packs a model at most: one thread, no device
         frugal = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.tracking.follow", str(folder), "--writer", str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | frugal,
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "harness.tracking.follow", str(folder), "--writer", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=os.environ | frugal,
+                start_new_session=True,
+            )
+        except OSError as error:
+            print(  # noqa: T201
+                f"warning: no process could be started for MLflow ({error.strerror or error}); the run goes on, "
+                f"events.jsonl has everything, and `{how_to_sync(folder)}` sends it",
+                file=sys.stderr,
+            )
 
     def finish(self, folder: Path, wait: bool = True) -> None:
-        """Waits until everything is sent; a follower that gets nowhere is stopped, and `sync` can do its work later."""
+        """Waits until MLflow has all figures and files; curves and a model follow while the caller goes on.
+
+        A follower that gets nowhere is stopped, and `sync` can do its work later.
+        """
         process, self._process = self._process, None
         if process is None:
             return
-        if not wait:
+        hurried = False
+        if wait:
+            hurry(process.pid)
+            code = _wait(process, folder)
+            hurried = code is None and told_file(folder).exists()
+        if not wait or hurried:
             _left[:] = [earlier for earlier in (*_left, process) if earlier.poll() is None]
             return
-        hurry(process.pid)
-        code = _wait(process, follow_lock(folder))
         if code is None:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
             code = _exit_code(process, _LAST_WORDS_SECONDS)
         if code is None:
             process.kill()
@@ -71,7 +109,7 @@ class Follower:
         if code not in (SENT, SAID):
             print(  # noqa: T201
                 f"warning: MLflow does not have everything of run {folder.name}; events.jsonl does, and "
-                "`python -m harness sync` sends it",
+                f"`{how_to_sync(folder)}` sends it",
                 file=sys.stderr,
             )
 
@@ -116,13 +154,14 @@ def hurry(pid: int) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, 0)
 
 
-def _wait(process: "subprocess.Popen[bytes]", lock: Path) -> int | None:
-    """The exit code, or None if the follower got nowhere for too long."""
+def _wait(process: "subprocess.Popen[bytes]", folder: Path) -> int | None:
+    """The exit code, or None if the follower has told the most, or got nowhere for too long."""
+    lock, told = follow_lock(folder), told_file(folder)
     started = moved = time.monotonic()
     before = _progress(process.pid, lock)
     while (now := time.monotonic()) < min(moved + PATIENCE_SECONDS, started + _LONGEST_SECONDS):
-        code = _exit_code(process, 0.5)
-        if code is not None:
+        code = _exit_code(process, 0.1)
+        if code is not None or told.exists():
             return code
         seen = _progress(process.pid, lock)
         if seen != before:

@@ -21,19 +21,25 @@ _AUTO_MODEL_BYTES = 500 * 2**20
 _Send = Callable[[Path], None]
 
 
-def run_artifacts(client: Any, run_id: str, folder: Path, start: Event, progressed: Callable[[], None]) -> list[str]:
-    """Sends everything that belongs to the run in `folder`; returns what could not be made or sent, in words."""
+def send_files(client: Any, run_id: str, folder: Path, progressed: Callable[[], None]) -> list[str]:
+    """Sends the small files of the run in `folder`; returns what could not be sent, in words."""
+    faults: list[str] = []
+    for name in _FILES:
+        with _noted(name, faults):
+            if (folder / name).is_file():
+                client.log_artifact(run_id, str(folder / name))
+                progressed()
+    return faults
+
+
+def send_made(client: Any, run_id: str, folder: Path, start: Event, progressed: Callable[[], None]) -> list[str]:
+    """Makes and sends what takes seconds: curves and a model; returns what could not be made or sent, in words."""
     faults: list[str] = []
     made: dict[str, Callable[[Path], list[Path]]] = {
         "params.json": lambda out: _params(start, out),
         "curves": lambda out: _curves(folder, out),
         "model": lambda out: _model(folder, start, out),
     }
-    for name in _FILES:
-        with _noted(name, faults):
-            if (folder / name).is_file():
-                client.log_artifact(run_id, str(folder / name))
-                progressed()
     for name, make in made.items():
         with _noted(name, faults), tempfile.TemporaryDirectory(prefix="harness-") as scratch:
             for path in make(Path(scratch)):
@@ -69,14 +75,23 @@ def _curves(folder: Path, out: Path) -> list[Path]:
     return draw_curves(read_events(folder / LOG), out)
 
 
+def left_out(folder: Path, start: Event) -> str | None:
+    """Why the model of a run is not sent; None if it is, or if there is none."""
+    wanted = start["config"].get("tracking", {}).get("model", "auto")
+    size = sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
+    if wanted == "never" and size:
+        return "tracking.model is never"
+    if wanted == "auto" and size > _AUTO_MODEL_BYTES:
+        return f"{size / 2**20:,.0f} MB, more than tracking.model=auto sends"
+    if wanted == "auto" and shutil.disk_usage(tempfile.gettempdir()).free < 2 * size:
+        return "no space to pack it"
+    return None
+
+
 def _model(folder: Path, start: Event, out: Path) -> list[Path]:
     """The trained model as one that MLflow serves; none for a method without training, or where it is not wanted."""
     weights = folder / "model"
-    wanted = start["config"].get("tracking", {}).get("model", "auto")
-    if wanted == "never" or not weights.is_dir() or not (folder / "record.json").is_file():
-        return []
-    size = sum(path.stat().st_size for path in weights.rglob("*") if path.is_file())
-    if wanted == "auto" and (size > _AUTO_MODEL_BYTES or shutil.disk_usage(out).free < 2 * size):
+    if not weights.is_dir() or not (folder / "record.json").is_file() or left_out(folder, start):
         return []
     from harness.tracking.model import pack_model
 

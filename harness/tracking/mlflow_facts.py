@@ -27,8 +27,23 @@ def experiment_name(start: Event) -> str:
 
 
 def run_name(start: Event) -> str:
-    """What people see in a list of runs."""
-    return str(start["name"] if is_group(start) else start["run_id"])
+    """What people see in a list of runs, whose columns are narrow: what tells them apart comes first."""
+    if is_group(start):
+        return str(start["name"])
+    config, parent = start["config"], start.get("parent") or {}
+    what = parent["params"] if parent.get("kind") == "sweep" else {}
+    if "trial" in what:
+        point = ", ".join(f"{key} {_short(value)}" for key, value in what.items() if key not in _OF_THE_STUDY)
+        return f"trial {what['trial']}: {point}"
+    unique = str(start["run_id"]).rpartition("-")[2]
+    return f"{config['method']} {config['encoder']} s{config['seed']} {unique}"
+
+
+_OF_THE_STUDY = ("study", "trial", "slot")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def tags_of(start: Event) -> dict[str, str]:
@@ -46,10 +61,14 @@ def tags_of(start: Event) -> dict[str, str]:
             "harness.version": environment.get("harness"),
             "git.commit": git.get("commit"),
             "git.dirty": git.get("dirty"),
+            "mlflow.source.name": "python -m harness run",
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": git.get("commit"),
             **{f"parent.{key}": value for key, value in flatten(parent.get("params", {})).items()},
             **({"parent": parent["name"]} if parent else {}),
         }
-    return {key: str(value)[:TAG_LIMIT] for key, value in {**own, "harness.run_id": start["run_id"]}.items()}
+    known = {key: value for key, value in own.items() if value is not None}  # no commit outside a checkout
+    return {key: str(value)[:TAG_LIMIT] for key, value in {**known, "harness.run_id": start["run_id"]}.items()}
 
 
 def params_of(start: Event) -> dict[str, str]:

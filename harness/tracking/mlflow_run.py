@@ -17,7 +17,7 @@ from typing import Any
 from harness.errors import DataError
 from harness.files import home, locked, sha256_file
 from harness.tracking.events import LOG, Event
-from harness.tracking.mlflow_artifacts import run_artifacts
+from harness.tracking.mlflow_artifacts import left_out, send_files, send_made
 from harness.tracking.mlflow_facts import (
     PARAM_LIMIT,
     STATUS,
@@ -40,6 +40,7 @@ SYNCED = "harness.synced"
 """Tag with the sha256 of the log that was sent completely."""
 _METRICS = 1000
 _PARAMS_TAGS = 100
+_OF_BAD_ENDS = {"error", "pruned", "reaped"}
 
 
 class MlflowRun:
@@ -126,16 +127,28 @@ class MlflowRun:
         self._tags |= {"pruned": str(end["error"])[:TAG_LIMIT]} if end["status"] == "pruned" else {}
         self._tags |= {"error": str(end["error"])[:TAG_LIMIT]} if end["status"] == "failed" else {}
         self.flush()
+        if end["status"] == "finished":  # what was said of an attempt that another one took up no longer holds
+            for key in _OF_BAD_ENDS & self._sent_tags.keys():
+                self._client.delete_tag(self._id, key)
+                del self._sent_tags[key]
         self._client.set_terminated(self._id, status=STATUS[end["status"]], end_time=milliseconds(self._last_time))
         self._progressed()
 
-    def complete(self) -> list[str]:
-        """Sends the files and the description of a settled run; returns what could not be made or sent, in words."""
+    def complete(self, told: Callable[[], None] = lambda: None) -> list[str]:
+        """Sends the files and the description of a settled run; returns what could not be made or sent, in words.
+
+        `told` is called when all is sent that was there; curves and a model are made after that.
+        """
         end = self._end or {"status": "killed", "error": None}
-        faults = [*self._send_changed_files()] if self.is_group else []
-        if not self.is_group:
-            faults += run_artifacts(self._client, self._id, self._folder, self._start, self._progressed)
+        place = (self._client, self._id, self._folder)
+        faults = self._send_changed_files() if self.is_group else send_files(*place, self._progressed)
         self._tags["mlflow.note.content"] = description(self._start, self._folder, end["status"], end["error"])
+        if not self.is_group and (why := left_out(self._folder, self._start)):
+            self._tags["model"] = f"left out: {why}"
+        self.flush()
+        told()
+        if not self.is_group:
+            faults += send_made(*place, self._start, self._progressed)
         if not faults:
             self._tags[SYNCED] = sha256_file(self._folder / LOG)
         self.flush()

@@ -82,7 +82,7 @@ def _judge(client: Any, run: Any, folders: dict[str, Path], older_than: timedelt
     why = _why_dead(run, older_than)
     if folder is not None and (has_ended(folder / LOG) or (why and held_by_another(folder) is None)):
         if dry_run:
-            return Reaped(run_id, "synced", "its log is here and complete")
+            return Reaped(run_id, "synced", "would be closed as its log says")
         outcome = send(client, folder, run_id, dead=True)
         if outcome.result == "running":
             return Reaped(run_id, "alive", outcome.reason)

@@ -35,10 +35,6 @@ class Outcome:
     reason: str = ""
 
 
-class StoreOut(Exception):
-    """The store stopped answering."""
-
-
 def log_folders(runs: list[str], out: Path | None) -> list[Path]:
     """Folders with a log: the named runs, or all below `out`, or all of the workspace, groups among them."""
     if runs:
@@ -77,11 +73,18 @@ def _sync_one(client: Any, folder: Path, complete: set[tuple[str | None, str | N
     except UserError as error:
         return Outcome(folder.name, "failed", str(error).splitlines()[0])
     except Exception as error:
-        try:
-            probe(tracking_uri())
-        except Exception as outage:
-            raise StoreOut(reason(outage)) from error
+        if outage():  # the others would fare no better
+            raise
         return Outcome(folder.name, "failed", reason(error))
+
+
+def outage() -> str | None:
+    """Why the store does not answer; None if it does."""
+    try:
+        probe(tracking_uri())
+    except Exception as error:
+        return reason(error)
+    return None
 
 
 def send(client: Any, folder: Path, run_id: str, *, dead: bool = False) -> Outcome:
@@ -118,7 +121,7 @@ def run_id_of(log: Path) -> str:
     try:
         return str(json.loads(line)["run_id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError("the log does not begin with a start", log, 1) from error
+        raise DataError("the log does not begin with a start: it cannot be sent, remove its folder", log, 1) from error
 
 
 def _final_status(log: Path) -> str:

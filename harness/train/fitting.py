@@ -31,9 +31,9 @@ def fit(
     seconds = round(time.perf_counter() - started, 3)
     validated = {} if validate is None else validate(None)
     scores = {f"validation/{name}": value for name, value in validated.items()}
+    journal.metrics({"train/seconds": seconds, **scores})
     if validated and on_validation is not None:
         on_validation(1, validated)
-    journal.metrics({"train/seconds": seconds, **scores})
     chosen = f"validation/{config.validation.metric}"
     return {**facts, "seconds": seconds, **({chosen: scores[chosen]} if scores else {})}
 

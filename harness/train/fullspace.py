@@ -78,6 +78,7 @@ class FullSpace(InPieces):
     def work_in_pieces(self, tokens: int) -> None:
         """Smaller pieces of queries, and smaller blocks of labels."""
         super().work_in_pieces(tokens)
+        self._scores = torch.empty(0)  # made anew for the smaller blocks
         self._order = LabelOrder.of(self.labels, self.chunk, self.pieces)
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:

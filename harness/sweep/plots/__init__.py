@@ -7,22 +7,20 @@ fonts or styles of the user's.
 """
 
 import io
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.sweep.drawing import draw_curves, draw_front, draw_history, draw_importance
-from harness.sweep.panels import STYLE
-from harness.sweep.slicing import draw_slices
+from harness.files import write_bytes
+from harness.sweep.plots.drawing import draw_curves, draw_front, draw_history, draw_importance
+from harness.sweep.plots.panels import STYLE
+from harness.sweep.plots.slicing import draw_slices
 from harness.sweep.space import from_json
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
     from optuna import Study
 
 _DPI = 160
@@ -57,22 +55,6 @@ def importances(study: "Study", objective: int = 0) -> dict[str, float]:
     return {name: share for name, share in found.items() if share == share}
 
 
-def pareto_front(values: "NDArray[np.float64]") -> "NDArray[np.bool_]":
-    """Which of n points [n, 2] no other one beats: as good in both objectives and better in one. NaN rows are not."""
-    import numpy as np
-
-    points = np.asarray(values, dtype=np.float64).reshape(-1, 2)
-    front = np.zeros(len(points), dtype=bool)
-    order = np.lexsort((-points[:, 1], -points[:, 0]))  # best first objective first, among equals best second
-    highest, last = -np.inf, None
-    for place in order[np.isfinite(points[order]).all(1)]:
-        first, second = points[place]
-        if second > highest or (last is not None and (first, second) == last):
-            front[place] = True
-            highest, last = second, (first, second)
-    return front
-
-
 def draw_plots(frame: "pd.DataFrame", facts: Mapping[str, Any], out: Path) -> list[Path]:
     """Draws every image that the frame has something for; returns their paths.
 
@@ -94,9 +76,8 @@ def draw_plots(frame: "pd.DataFrame", facts: Mapping[str, Any], out: Path) -> li
         "importance.png": lambda: draw_importance(facts),
         "slice.png": lambda: draw_slices(frame, facts),
         "intermediate.png": lambda: draw_curves(frame, facts),
-        "pareto.png": lambda: draw_front(frame, facts, pareto_front),
+        "pareto.png": lambda: draw_front(frame, facts),
     }
-    out.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.style.context(["default", STYLE]):
         for name, draw in drawings.items():
@@ -106,17 +87,6 @@ def draw_plots(frame: "pd.DataFrame", facts: Mapping[str, Any], out: Path) -> li
             FigureCanvasAgg(figure)
             image = io.BytesIO()
             figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
-            _write(out / name, image.getvalue())
+            write_bytes(out / name, image.getvalue())
             written.append(out / name)
     return written
-
-
-def _write(path: Path, content: bytes) -> None:
-    """A whole image or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

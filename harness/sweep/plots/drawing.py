@@ -3,14 +3,13 @@
 Every kind of trial has a marker of its own, so a grey print is as good as a coloured one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from harness.sweep.panels import (
+from harness.sweep.plots.panels import (
     COLOURS,
     Floats,
     axis_name,
@@ -21,6 +20,7 @@ from harness.sweep.panels import (
     values_of,
     whole_numbers,
 )
+from harness.sweep.results import pareto_front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,9 +195,7 @@ def _curve(curve: Any) -> tuple[Floats, Floats]:
     return table[:, 0], table[:, 1]
 
 
-def draw_front(
-    frame: pd.DataFrame, facts: Mapping[str, Any], pareto_front: Callable[[Floats], NDArray[np.bool_]]
-) -> "Figure | None":
+def draw_front(frame: pd.DataFrame, facts: Mapping[str, Any]) -> "Figure | None":
     """Two objectives against each other: all trials, and those that no other one beats, joined and numbered."""
     objectives = list(facts["objectives"])
     if len(objectives) != 2:

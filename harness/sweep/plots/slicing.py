@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.method import SearchRange
-from harness.sweep.panels import COLOURS, Floats, axis_name, limits_of, new_figure, title_of, values_of
+from harness.sweep.plots.panels import COLOURS, Floats, axis_name, limits_of, new_figure, title_of, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
