@@ -66,3 +66,12 @@ def _live_bar(description: str, total: int | None, unit: str) -> Iterator[Advanc
     with Progress(*columns, console=terminal(), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda units: bar.advance(task, units)
+
+
+def clock(seconds: float) -> str:
+    """A duration for people: 42 s, 3:20 min, 1:05:00 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"

@@ -9,14 +9,16 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from harness.bench import State, clock, display, log_path
-from harness.bench.children import command, share_of_cores
+from harness.bench import State, display, log_path
+from harness.bench.children import command
 from harness.bench.estimate import Estimate
 from harness.bench.plan import Faults, chosen_methods, plan
 from harness.bench.shelf import Shelf
 from harness.config import Layer, read_config_file
 from harness.files import write_json
 from harness.method import methods
+from harness.processes import share_of_cores
+from harness.progress import clock
 from harness.record import RunRecord
 from harness.run import resolve_config
 from harness.runlock import run_lock

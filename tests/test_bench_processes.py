@@ -7,7 +7,6 @@ from kill to comparison.
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,7 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.bench import Cell, Request, children, loop
+from harness import processes
+from harness.bench import Cell, Request, loop
 from harness.bench.plan import plan
 from harness.files import read_json
 from harness.record import read_record
@@ -200,7 +200,7 @@ def test_from_kill_and_ctrl_c_to_comparison(
     assert depsl["reason"].startswith("ended by SIGKILL")
     assert statuses(*matrix, capsys=capsys) == ["resumable", "done"]
 
-    monkeypatch.setattr(children, "subprocess", SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Forked))
     saved = steps()
     watcher = when(lambda: steps() > saved, lambda: os.kill(os.getpid(), signal.SIGINT))
     assert call("bench", *matrix) == 130

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config import RunConfig
+from harness.progress import clock
 from harness.record import RunRecord
 
 Status = Literal["waiting", "running", "resumed", "done", "failed", "stopped", "running elsewhere"]
@@ -121,12 +122,3 @@ def summary(states: list[State], seconds: float) -> str:
         if count := sum(state.status == status for state in states):
             parts.append(f"{count} {words}")
     return f"{', '.join(parts)}; {clock(seconds)}"
-
-
-def clock(seconds: float) -> str:
-    """A duration for people: 42 s, 3:20 min, 1:05:00 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"

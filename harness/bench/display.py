@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from harness.bench import State, clock, log_path
-from harness.bench.children import tail
+from harness.bench import State, log_path
 from harness.bench.estimate import RUNNING, Estimate
-from harness.progress import terminal
+from harness.processes import tail
+from harness.progress import clock, terminal
 
 if TYPE_CHECKING:
     from rich.console import Group

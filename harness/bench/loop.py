@@ -2,56 +2,21 @@
 
 import signal
 import tempfile
-import threading
 import time
 from collections import deque
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
 
 from harness.bench import State, log_path
-from harness.bench.children import Child, command, share_of_cores
+from harness.bench.children import Child, command
 from harness.bench.claim import Claim
 from harness.bench.display import Display
 from harness.bench.parents import Parents
 from harness.bench.shelf import Shelf, key_of
+from harness.processes import STOP_SECONDS, Interrupts, share_of_cores
 
 _LOOK_SECONDS = 0.1
-STOP_SECONDS = 120.0
-"""How long a process may take to save itself before it is killed; a second signal to the bench makes it hurry."""
 _REFUSED = 2
 """Exit code of a command that found something wrong before it did anything."""
-
-
-class Interrupts:
-    """Notes Ctrl-C, SIGTERM and a closed terminal inside its block instead of unwinding the bench in the middle."""
-
-    def __init__(self) -> None:
-        self.first: signal.Signals | None = None
-        self._untold: list[signal.Signals] = []
-        self._previous: dict[int, Any] = {}
-
-    def take(self) -> list[signal.Signals]:
-        """What arrived since the last call."""
-        taken, self._untold = self._untold, []
-        return taken
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts mean it
-                    self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set from Python
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.first = self.first or signal.Signals(number)
-        self._untold.append(signal.Signals(number))
 
 
 class Loop:

@@ -138,7 +138,7 @@ def _sweep(request: "Request", timing: Any, workers: int, recover: bool, as_json
         print_json(Results(plan, study, group).facts())
     else:
         _show(plan, loop.slots)
-    from harness.bench import clock
+    from harness.progress import clock
 
     typer.echo(f"{counted(loop.slots, plan)}; {clock(time.monotonic() - began)}", err=as_json)
     if signal is not None:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from harness.bench import clock
-from harness.progress import terminal
+from harness.progress import clock, terminal
 from harness.sweep import Plan
 from harness.sweep.queue import Slot
 from harness.sweep.results import best_slots, epochs_of, row_of, values_of

@@ -8,9 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness.bench.children import share_of_cores
-from harness.bench.loop import STOP_SECONDS, Interrupts
 from harness.errors import Terminated, UserError
+from harness.processes import STOP_SECONDS, Interrupts, share_of_cores
 from harness.sweep import Plan
 from harness.sweep.crew import Worker
 from harness.sweep.display import Display
