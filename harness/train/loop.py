@@ -217,7 +217,8 @@ class Training:
             saved = f"; the last checkpoint is step {kept[-1]}" if kept else ""
             raise UserError(
                 f"out of memory at step {position.step}, and a batch cannot be encoded in smaller pieces{saved}; lower "
-                "batch_size or pool_size; `python -m harness plan` says what fits"
+                "batch_size, or what is scored at once (pool_size, label_block, grad_cache_size); "
+                "`python -m harness plan` says what fits"
             )
         objective.work_in_pieces(before // 2)
         position.pieces = before // 2
