@@ -15,6 +15,7 @@ from harness.bench.estimate import Estimate
 from harness.bench.plan import Faults, chosen_methods, plan
 from harness.bench.shelf import Shelf
 from harness.config import Layer, read_config_file
+from harness.errors import UserError
 from harness.files import write_json
 from harness.method import methods
 from harness.processes import share_of_cores
@@ -290,3 +291,8 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert "all,-unidec-v1" in shown
     assert "unidec:beta=2" in shown
     assert "--table thesis-2.4,thesis-2.5 --datasets lf-debiantitles" in shown
+
+
+def test_a_bench_is_about_test_rows() -> None:
+    with pytest.raises(UserError, match="settings are searched by `sweep`"):
+        plan(request(settings=("evaluate=validation",)))

@@ -342,4 +342,12 @@ def test_wrong_options_are_one_line(arguments: tuple[str, ...], capsys: pytest.C
 def test_sizes_are_read_as_makers_of_memory_write_them() -> None:
     assert parse_size("24GB") == parse_size("24 GiB") == parse_size("24g") == 24 * GIB
     assert parse_size("1.5T") == 1536 * GIB
-    assert parse_size("512") == 512
+    assert parse_size("512M") == 512 * 2**20
+    with pytest.raises(UserError, match="write for example 24GB"):
+        parse_size("24")  # bytes, or what everybody means?
+
+
+@pytest.mark.parametrize("setting", ["batch_size=x", "batch_size=0", "epochs=-3", "lambda=hello", "precision=3"])
+def test_values_that_cannot_be_are_refused(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", "--dataset", "lf-amazontitles-131k", "--set", setting) == 2
+    assert f"--set {setting}: {setting.partition('=')[0]} is" in capsys.readouterr().err

@@ -262,6 +262,7 @@ def test_a_truncated_database_and_its_recovery(
     assert [(row["params"], row["values"]) for row in after[:3]] == [(row["params"], row["values"]) for row in before]
     assert len(after) == 4
     assert len(list(folder.glob("study.db.damaged-*"))) == 1
+    assert call(*SWEEP, "--trials", "4") == 0  # the table shows trials whose clock is lost
 
 
 def test_two_objectives_say_that_nothing_is_pruned(

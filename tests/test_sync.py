@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,9 @@ def test_the_user_interface_never_shows_a_password(
     assert call("ui") == 0
     assert "open http://me:***@server:5000" in capsys.readouterr().out
     assert len(started) == 1
+
+
+def test_a_page_needs_a_port_of_its_own(mlflow_store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert call("ui", "--port", str(taken.getsockname()[1])) == 2
+    assert "--port" in capsys.readouterr().err

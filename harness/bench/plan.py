@@ -191,6 +191,10 @@ def setting_layers(request: Request, chosen: list[str], faults: Faults) -> dict[
             values = parse_override(rest)
             if own := _OWN_OPTIONS.get(next(iter(values))):
                 raise UserError(f"--set {text}: in a bench this is what {own} is for")
+            if "evaluate" in values:
+                raise UserError(
+                    f"--set {text}: a bench compares figures of test rows; settings are searched by `sweep`"
+                )
             if method and method not in chosen:
                 raise UserError(f"--set {text}: {method} is not among the methods of this bench ({', '.join(chosen)})")
         except UserError as error:

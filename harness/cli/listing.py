@@ -82,7 +82,8 @@ def _runs() -> Listing:
     shown = ["P@1", "P@5", "PSP@1", "PSP@5"]
     rows = []
     for record in reversed(find_records([runs_folder()])):
-        row = {"run": record.run_id, "status": record.status, "encoder": record.config["encoder"]}
+        held_out = " (held-out rows)" if record.config.get("evaluate") == "validation" else ""
+        row = {"run": record.run_id, "status": record.status + held_out, "encoder": record.config["encoder"]}
         row |= {name: round(record.metrics[name], 2) if name in record.metrics else None for name in shown}
         rows.append(row | {"seconds": round(record.seconds, 1), "resume at step": saved(record.run_id)})
     rows += [{"run": name, "status": "unfinished", "resume at step": saved(name)} for name in unfinished(runs_folder())]

@@ -28,7 +28,9 @@ def report(
         typer.Option(help="Folder of run folders or of record files, repeatable. Default: workspace/runs."),
     ] = None,
     metrics: Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")] = "",
-    resamples: Annotated[int, typer.Option(help="With --compare: draws of the bootstrap and of the test.")] = 10_000,
+    resamples: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="With --compare: draws of the bootstrap and of the test.")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")] = 0,
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="With --compare: other data, filter or metric version too.")
@@ -52,7 +54,7 @@ def report(
     from harness.report import comparison, tidy
 
     folders = runs or [runs_folder()]
-    for folder in folders:
+    for folder in folders if runs or not compare else ():  # run folders may be named by their paths
         if not folder.is_dir():
             raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
     if compare:

@@ -182,7 +182,7 @@ def _show(plan: "Plan", slots: "list[Slot]") -> None:
                 *(f"{value:.2f}" for value in row["values"]),
                 *(shown(row["params"][name]) for name in plan.space),
                 str(row["epochs"] or ""),
-                f"{row['seconds']:.1f}",
+                "" if row["seconds"] is None else f"{row['seconds']:.1f}",  # a recovered trial has no clock
             ]
             for row in rows
         ]

@@ -1,6 +1,7 @@
 """`harness sync`, `harness runs reap` and `harness ui`: what MLflow has, and a look at it."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -98,6 +99,7 @@ def ui(
         return
     with _open_store():
         pass
+    _require_free(port)
     typer.echo(f"open http://127.0.0.1:{port} in a browser; Ctrl-C ends the server", err=True)
     # a URI may hold a password, which a list of processes must not show
     quiet = {"MLFLOW_BACKEND_STORE_URI": with_driver(uri), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -112,6 +114,15 @@ def ui(
         raise
     if code:
         raise UserError(f"the MLflow server ended with code {code}; is port {port} taken? Try --port")
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"port {port} cannot be had ({error.strerror}); try another: --port {port + 1}") from error
 
 
 @contextmanager

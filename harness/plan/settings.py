@@ -16,6 +16,7 @@ from harness.data.card import DatasetCard, describe_faults, load_card
 from harness.errors import UserError
 from harness.plan.spec import method_cards
 
+_COUNTED = ("epochs", "refresh_epochs", "micro_batch_tokens", "grad_cache_size", "label_block", "cluster_size")
 _CHECKED_ELSEWHERE = ("augment",)
 """Settings whose check imports scipy; the run makes it."""
 
@@ -64,6 +65,13 @@ def resolve(method: str, card: DatasetCard, layers: list[Layer]) -> Resolved:
         for name in merged
         if name not in RunConfig.model_fields
     ]
+    documented = {knob: value for layer in own for knob, value in layer.values["params"].items()}
+    faults += [
+        f"{origins.get(f'params.{name}', 'default')}: {name} is {value!r}, which cannot be; as it comes it is "
+        f"{documented[name]!r}"
+        for name, value in knobs.items()
+        if name in documented and not _of_its_kind(value, documented[name], name)
+    ]
     augment = str(merged.get("augment", "none"))
     checked = {
         name: value
@@ -87,6 +95,20 @@ def _routed(layer: Layer, known: set[str]) -> Layer:
         return layer
     rest = {key: value for key, value in layer.values.items() if key not in bare}
     return Layer(layer.origin, {**rest, "params": {**inside, **{key: layer.values[key] for key in bare}}})
+
+
+def _of_its_kind(value: Any, documented: Any, name: str) -> bool:
+    """Whether a value can stand for a documented one: of its type, a number not below 0, a size or a period above 0.
+
+    The method's own schema says more, but it needs torch; the run asks it.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number:
+        least = 1 if name in _COUNTED or name.endswith("batch_size") else 0
+        return value >= least and (documented is None or isinstance(documented, int | float))
+    if documented is None or value is None:
+        return isinstance(value, str | type(None)) and not (value is not None and documented is None)
+    return type(value) is type(documented)
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

@@ -11,14 +11,14 @@ from pathlib import Path
 from harness.errors import UserError
 
 GIB = 2**30
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_UNITS = {"m": 2**20, "g": 2**30, "t": 2**40}
 _NO_LIMIT = 2**60
 """A version 1 group without a limit says a number near 2^63."""
 
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as 24GB, 24 GiB or 512M; powers of 1024 in either spelling, as makers of memory count."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mgt])(?:i?b)?\s*", text.lower())
     if not match or float(match[1]) <= 0:
         raise UserError(f"{text!r} is not a size of memory; write for example 24GB")
     return round(float(match[1]) * _UNITS[match[2]])

@@ -65,7 +65,8 @@ class Loop:
         error: BaseException | None = None
         with self._display, Interrupts() as interrupts:
             try:
-                self._ask(lambda: fill(self._study, self._plan))
+                self._ask(lambda: fill(self._study, self._plan, lambda: interrupts.first is not None))
+                self._pass_on(interrupts)
                 self._look()
                 while self._crew or not self._over():
                     self._staff()

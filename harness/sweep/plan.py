@@ -26,6 +26,9 @@ _VALIDATION_SHARE = 0.1
 _CHECKPOINT_SECONDS = 10.0
 _MOST_OBJECTIVES = 2
 
+_MOST_TRIALS = 10_000
+"""Every one is a row of the queue and a run folder."""
+
 
 def make_plan(request: Request, timing: Timing) -> Plan:
     """A plan, or one `UserError`; prepares the data, because its digest counts."""
@@ -64,8 +67,8 @@ def make_plan(request: Request, timing: Timing) -> Plan:
 
 
 def _check_names(request: Request) -> None:
-    if request.trials < 1:
-        raise UserError(f"--trials takes a number from 1 (got {request.trials})")
+    if not 1 <= request.trials <= _MOST_TRIALS:
+        raise UserError(f"--trials takes a number from 1 to {_MOST_TRIALS:,} (got {request.trials})")
     if request.max_retry < 0:
         raise UserError(f"--max-retry takes a number from 0 (got {request.max_retry})")
     if request.sampler not in SAMPLERS:

@@ -9,6 +9,7 @@ drops it.
 
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +81,11 @@ def slot_of(trial: "FrozenTrial") -> int:
     return int(trial.user_attrs.get("slot", -1))
 
 
-def fill(study: "Study", plan: Plan) -> None:
-    """Puts every slot that has no trial into the queue."""
+def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Puts every slot that has no trial into the queue, until somebody says stop: each is a write to the database."""
     for slot in slots(study, plan.trials):
+        if stopped():
+            return
         if not slot.trials:
             enqueue(study, {"slot": slot.number, "attempts": 0})
 
