@@ -110,7 +110,7 @@ def run(
         watch.lap("train")
 
         # 9  vectors and search, filter pairs masked before ranking
-        scored = evaluator.score(parts.scorer, test_rows(dataset, tokens) if config.evaluate == "test" else held_out)
+        scored = evaluator.score(parts.scorer, tested_rows(dataset, tokens) if config.evaluate == "test" else held_out)
         watch.lap("score")
 
         # 10 predictions, model, record
@@ -202,7 +202,7 @@ def tokenise(
     return Tokens(train, tested, labels)
 
 
-def test_rows(dataset: Dataset, tokens: Tokens) -> Rows:
+def tested_rows(dataset: Dataset, tokens: Tokens) -> Rows:
     """What the numbers of a run are of, unless it is a trial."""
     return Rows(tokens.test, dataset.test, dataset.test_filter)
 

@@ -189,6 +189,11 @@ def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist
     if insist and use_filter and card.filter == "required":
         _require_filter_files(card, raw)
     folder, manifest = prepare(card, raw)
+    return opened(card, folder, manifest, use_filter)
+
+
+def opened(card: DatasetCard, folder: Path, manifest: dict[str, Any], use_filter: bool) -> Dataset:
+    """A prepared folder as a dataset; without the filter no pair is masked."""
     columns = {name: Texts.load(folder, name) for name in COLUMNS}
     labels = len(columns["labels.text"])
     matrices = {name: load_matrix(folder, name, labels) for name in MATRICES}

@@ -23,7 +23,7 @@ from harness.augment import NONE
 from harness.augment.side import with_made_rows
 from harness.data import Dataset
 from harness.data.card import DatasetCard
-from harness.data.prepare import COLUMNS, MATRICES, empty_pattern, load_matrix
+from harness.data.prepare import opened
 from harness.data.ragged import Ragged, Texts
 from harness.data.tokens import token_counts
 from harness.errors import DataError, UserError
@@ -137,25 +137,8 @@ def recorded_dataset(record: RunRecord) -> Dataset:
 
 def _prepared(folder: Path, manifest: dict[str, Any], record: RunRecord) -> Dataset:
     known = {key: record.dataset[key] for key in ("name", "title", "version", "propensity")}
-    columns = {name: Texts.load(folder, name) for name in COLUMNS}
-    labels = len(columns["labels.text"])
-    matrices = {name: load_matrix(folder, name, labels) for name in MATRICES}
-    if not record.config["filter"]:
-        matrices |= {name: empty_pattern(*matrices[name].shape) for name in ("train.filter", "test.filter")}
-    return Dataset(
-        card=DatasetCard(source="jsonl", summary="as the run knew it", **known),
-        folder=folder,
-        digest=manifest["digest"],
-        facts=manifest,
-        train_text=columns["train.text"],
-        test_text=columns["test.text"],
-        label_text=columns["labels.text"],
-        label_id=columns["labels.id"],
-        train=matrices["train.labels"],
-        test=matrices["test.labels"],
-        train_filter=matrices["train.filter"],
-        test_filter=matrices["test.filter"],
-    )
+    card = DatasetCard(source="jsonl", summary="as the run knew it", **known)
+    return opened(card, folder, manifest, record.config["filter"])
 
 
 def without_rows(inputs: Inputs) -> Inputs:
