@@ -68,8 +68,8 @@ class AugmentSettings(Settings):
     """Which labels, if not all: a random draw, or those with the fewest train rows, ties by smaller id."""
     keep: Literal["all", "made"] = "all"
     """Train on all rows, or on the made ones alone."""
-    rows: Annotated[int, Field(ge=1)] | None = None
-    """Train on a random draw of so many of these rows; if absent, on all."""
+    rows: Annotated[int, Field(ge=1)] | Literal["train"] | None = None
+    """Train on a random draw of so many of these rows, `train` for as many as the dataset has; if absent, on all."""
 
 
 class CheckpointSettings(Settings):

@@ -109,9 +109,16 @@ def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
     return None if constants is None else metrics.inverse_propensity(dataset.train, constants.a, constants.b)
 
 
-def save_predictions(folder: Path, scored: Scored) -> None:
-    """Writes the top labels, their scores and the per-row metrics."""
-    rows = np.stack(list(scored.per_row.values()), axis=1).astype(np.float32)
-    np.save(folder / "ids.npy", scored.topk.ids.astype(np.int32), allow_pickle=False)
-    np.save(folder / "scores.npy", scored.topk.scores.astype(np.float32), allow_pickle=False)
-    np.save(folder / "per_row.npy", rows, allow_pickle=False)
+def per_row_file(view: str | None = None) -> str:
+    """Where the per-row metrics of a view are; None is the first, which a run reports as its own."""
+    return "per_row.npy" if view is None else f"per_row.{view}.npy"
+
+
+def save_predictions(folder: Path, scored: dict[str, Scored]) -> None:
+    """Writes the top labels and scores of the first view, and the per-row metrics of every view."""
+    best = next(iter(scored.values()))
+    np.save(folder / "ids.npy", best.topk.ids.astype(np.int32), allow_pickle=False)
+    np.save(folder / "scores.npy", best.topk.scores.astype(np.float32), allow_pickle=False)
+    for view, one in scored.items():
+        rows = np.stack(list(one.per_row.values()), axis=1).astype(np.float32)
+        np.save(folder / per_row_file(None if one is best else view), rows, allow_pickle=False)

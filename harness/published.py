@@ -35,6 +35,9 @@ COLUMNS = {
 }
 """Columns of the papers' tables beside the metrics of `harness.metrics`."""
 
+PRETRAINED = ("distilbert", "msmarco-distilbert", "minilm")
+"""Encoders that a user chooses by what the machine can carry; the others are part of a method."""
+
 Figure = int | float | str | None
 """A cell as printed; None for a dash or for digits that cannot be read."""
 
@@ -59,6 +62,8 @@ class PublishedRow(_Frozen):
     """Which scorer of the method the figures belong to."""
     settings: dict[str, Any] = {}
     """Published settings, over the method's and the card's: run settings and knobs."""
+    elsewhere: dict[str, Any] | None = None
+    """What makes it this row on another dataset, where that is not simply what the table varies."""
     results: dict[str, Figure]
     unsaid: list[str] = []
     """What the paper left open about this row."""
@@ -87,7 +92,7 @@ class PublishedRow(_Frozen):
             raise ValueError(f"row {self.row!r} must end in /{self.dataset}")
         if (self.method is None) != bool(self.absent):
             raise ValueError(f"row {self.row!r}: give either a method, or say under `absent` why there is none")
-        if self.method is None and (self.settings or self.view or self.nearest):
+        if self.method is None and (self.settings or self.view or self.nearest or self.elsewhere is not None):
             raise ValueError(f"row {self.row!r} has no method, so it has no settings, view or nearest either")
         read = [column for column in self.unreadable if self.results.get(column) is not None]
         if read:
@@ -185,25 +190,42 @@ def results(table: str, dataset: str) -> dict[str, dict[str, Figure]]:
 
 
 def varied_keys(table: PublishedTable) -> list[str]:
-    """The settings that a table is about: those that differ between the rows of one of its datasets, sorted."""
-    keys: set[str] = set()
-    for dataset in table.datasets:
-        rows = [row.settings for row in table.rows if row.dataset == dataset and row.method]
-        keys |= {key for row in rows for key in row if any(_differ(row, other, key) for other in rows)}
-    return sorted(keys)
+    """The settings that a table is about: those that differ between its rows of one method and one dataset, sorted.
+
+    What differs between methods alone is the recipe of each, and belongs to the dataset it was published for.
+    """
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in table.rows:
+        if row.method:
+            rows.setdefault((row.dataset, row.method), []).append(row.settings)
+    return sorted(
+        {
+            key
+            for group in rows.values()
+            for settings in group
+            for key in settings
+            if any(_differ(settings, other, key) for other in group)
+        }
+    )
 
 
 def settings_elsewhere(table: PublishedTable, stem: str) -> dict[str, Any]:
     """What makes a row that row on a dataset which the table does not have.
 
-    That is what the table varies. What all rows share, and what a row changes from dataset to dataset (batch sizes of
-    the paper's GPU, for instance), is left to the method and to the card of the other dataset.
+    That is what the table varies, or what the row says under `elsewhere`. What all rows share, what a row changes from
+    dataset to dataset (batch sizes of the paper's GPU, for instance) and which pretrained encoder it starts from is
+    left to the method and to the card of the other dataset.
     """
-    first, *others = [row.settings for row in table.rows if row.stem == stem and row.method]
+    rows = [row for row in table.rows if row.stem == stem and row.method]
+    own = next((row.elsewhere for row in rows if row.elsewhere is not None), None)
+    if own is not None:
+        return dict(own)
+    first, *others = [row.settings for row in rows]
+    pretrained = {"encoder", "encoder_options"} if first.get("encoder") in PRETRAINED else set()
     return {
         key: first[key]
         for key in varied_keys(table)
-        if key in first and not any(_differ(first, other, key) for other in others)
+        if key in first and key not in pretrained and not any(_differ(first, other, key) for other in others)
     }
 
 

@@ -6,6 +6,7 @@
              ids.npy           top labels of every test row, int32 [M, K], -1 = none
              scores.npy        their scores, float32 [M, K]
              per_row.npy       per-row metric values, float32 [M, number of names in the record]
+             per_row.V.npy     the same for another way of scoring, V, where a method has several
              sample.json       some test rows with their predictions, as texts
              model/            weights of a trained model, with a manifest of their own
              checkpoints/      while a training is not finished: what `--resume` needs
@@ -66,6 +67,8 @@ class RunRecord(BaseModel):
     """What was added to the train rows: name, rows in all, made ones, targets per made row; empty for nothing."""
     training: dict[str, Any] = {}
     """Steps, epochs, seconds, learning rates, chosen epoch; empty for a method without training."""
+    curves: dict[str, list[float | None]] = {}
+    """The course of the training: `step`, then figures at those steps (`harness.tracking.series`)."""
     resumed: list[dict[str, Any]] = []
     """Every time the run was taken up again: when, and in which environment if it differed."""
     timings: dict[str, float] = {}

@@ -37,6 +37,7 @@ from harness.runlock import run_lock
 from harness.sample import prediction_sample
 from harness.system import SystemMetrics
 from harness.tracking import Journal, Tracker, make_tracker
+from harness.tracking.series import curves
 
 if TYPE_CHECKING:
     from harness.train import OnValidation
@@ -310,7 +311,7 @@ def finish(
     best = scored[parts.scorer.views[0]]
     warn_of_surprises(journal, best, dataset, config)
     if config.evaluate == "test":  # a trial of a sweep is judged and forgotten; its settings are run again in earnest
-        save_predictions(journal.folder, best)
+        save_predictions(journal.folder, scored)
         write_json(journal.folder / "sample.json", prediction_sample(dataset, best, seed=config.seed))
         save_trained(parts, journal.folder / "model", config)
     watch.lap("save")
@@ -327,6 +328,7 @@ def finish(
         per_row=list(best.per_row),
         search={"backend": best.topk.backend, "recall": best.topk.recall, "flagged": best.topk.flagged},
         training=training,
+        curves=curves(journal.events()),
         timings=watch.seconds,
         peak_memory_gib=round(peak_memory_gib(), 3),
         warnings=journal.warnings,

@@ -45,7 +45,7 @@ def add_run(
     rows = metrics.per_row(ids, dataset.test, weights)
     folder = runs / run_id
     folder.mkdir(parents=True)
-    save_predictions(folder, Scored(TopK(ids, np.zeros(ids.shape, np.float32)), scores, [], rows))
+    save_predictions(folder, {"": Scored(TopK(ids, np.zeros(ids.shape, np.float32)), scores, [], rows)})
     constants = dataset.card.propensity
     described = {
         "name": dataset.name,

@@ -350,6 +350,8 @@ def test_a_draw_of_rows_is_uniform_without_repeats() -> None:
     assert 0 < some.made < 20
     assert (some.train != whole.train[places]).nnz == 0
     assert len(side("one-hot", train, rows=70).tokens) == 70
+    as_many = side("one-hot", train, rows="train")
+    assert (len(as_many.tokens), len(whole.tokens)) == (50, 70)
 
 
 def test_more_rows_than_there_are() -> None:

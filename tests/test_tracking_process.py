@@ -281,3 +281,24 @@ def test_figures_arrive_while_a_run_is_at_work(
     thread.join(60)
     assert codes == [follower.SENT]
     assert stored_runs(client)[0].info.status == "FINISHED"
+
+
+def test_the_mark_of_an_earlier_follower_is_not_that_of_this_one(tmp_path: Path, workspace: Path) -> None:
+    """fault 5: the follower of a killed process may still be at work when its run is taken up"""
+    folder = tmp_path / "run"
+    ours, earlier = (sleeping(seconds) for seconds in ("0.6", "60"))
+    try:
+        follower.told_file(folder, earlier.pid).parent.mkdir(parents=True, exist_ok=True)
+        follower.told_file(folder, earlier.pid).touch()
+        following = follower.Follower()
+        following._process = ours
+        following.finish(folder)
+        assert ours.returncode == 0
+    finally:
+        earlier.kill()
+        earlier.wait()
+
+
+def sleeping(seconds: str) -> "subprocess.Popen[bytes]":
+    """A process that stands for a follower at work."""
+    return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"])

@@ -196,9 +196,10 @@ def augment(
         tokens = train_tokens.joined(made.tokens)
     count, total = len(made.tokens), len(tokens)
     if options.rows is not None:
-        if options.rows > total:
-            raise UserError(f"augment_options.rows is {options.rows:,}, but there are {total:,} rows to draw from")
-        drawn = np.sort(stream(seed, "augment", 1).choice(total, options.rows, replace=False))
+        wanted = len(train_tokens) if options.rows == "train" else options.rows
+        if wanted > total:
+            raise UserError(f"augment_options.rows is {wanted:,}, but there are {total:,} rows to draw from")
+        drawn = np.sort(stream(seed, "augment", 1).choice(total, wanted, replace=False))
         train, train_filter, tokens = train[drawn], train_filter[drawn], tokens.take(drawn)
         count = int((drawn >= total - count).sum())
     return Augmented(train, train_filter, tokens, count, bool((train.data != 1).any()))

@@ -119,7 +119,7 @@ def _made(resolved: Resolved, train: int, labels: int) -> int:
 def _rows(resolved: Resolved, train: int, made: int) -> int:
     """Rows that are trained on."""
     options = resolved.config.augment_options
-    if not made:
+    if not made or options.rows == "train":
         return train
     return options.rows or (made if options.keep == "made" else train + made)
 

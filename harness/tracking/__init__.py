@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -19,7 +20,7 @@ from harness.errors import Pruned, Terminated, UserError, terminate
 from harness.files import write_manifest
 from harness.record import RunRecord, Status, write_record
 from harness.resume import Earlier, drop_cut_off_line
-from harness.tracking.events import LOG, Event, EventLog
+from harness.tracking.events import LOG, Event, EventLog, LogReader
 from harness.tracking.follower import Follower
 from harness.tracking.places import check_uri, tracking_uri, without_paths
 
@@ -99,6 +100,12 @@ class Journal:
     def event(self, kind: str, **facts: Any) -> None:
         """Appends one event to the log."""
         self._log.write(kind, facts)
+
+    def events(self) -> Iterator[Event]:
+        """What was logged so far, from the start of the run."""
+        reader = LogReader(self.folder / LOG)
+        while found := reader.read():
+            yield from found
 
     def metrics(self, values: dict[str, float], step: int = 0) -> None:
         """Logs numbers of one step."""

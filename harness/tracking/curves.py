@@ -7,17 +7,15 @@ logs give equal bytes: the picture holds no clock and no version.
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from harness.tracking.series import Series, collected
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CURVES = "curves.png"
-
-Series = dict[str, tuple[list[int], list[float]]]
-"""Steps and values by name."""
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which stay apart for every kind of colour blindness; lines differ in style too."""
@@ -41,7 +39,7 @@ def draw_curves(events: Iterable[Mapping[str, Any]], out: Path) -> list[Path]:
         out: An existing folder.
     """
     events = list(events)
-    series, stages = _collected(events)
+    series, stages = collected(events)
     panels = {title: chosen for title, chosen in _panels(series).items() if chosen}
     if not panels:
         return []
@@ -61,24 +59,6 @@ def draw_curves(events: Iterable[Mapping[str, Any]], out: Path) -> list[Path]:
     file = out / CURVES
     figure.savefig(file, metadata={"Software": None})
     return [file]
-
-
-def _collected(events: Iterable[Mapping[str, Any]]) -> tuple[Series, list[int]]:
-    """Everything logged over steps, and the steps after which a new stage began; a step logged again counts anew."""
-    found: dict[str, dict[int, float]] = {}
-    epochs: dict[int, float] = {}
-    for event in events:
-        if event.get("event") != "metrics":
-            continue
-        step = int(event.get("step", 0))
-        for name, value in event.get("values", {}).items():
-            found.setdefault(name, {})[step] = float(value)
-        if "train/epoch" in event.get("values", {}):
-            epochs[step] = float(event["values"]["train/epoch"])
-    series = {name: (sorted(points), [points[step] for step in sorted(points)]) for name, points in found.items()}
-    steps = sorted(epochs)
-    begins = [before for before, step in pairwise(steps) if epochs[step] <= epochs[before]]
-    return series, begins
 
 
 def _panels(series: Series) -> dict[str, Series]:

@@ -35,15 +35,18 @@ def follow_lock(folder: Path) -> Path:
     return home() / "locks" / "follow" / f"{folder.name}.lock"
 
 
-def told_file(folder: Path) -> Path:
-    """Is there when MLflow has the figures and files of a run, and the follower makes curves and a model of it."""
-    return follow_lock(folder).with_suffix(".told")
+def told_file(folder: Path, follower: int) -> Path:
+    """Is there when MLflow has the figures and files of a run, and that follower makes curves and a model of it.
+
+    The follower of a killed process may still be at work when the run is taken up: its mark is not that of the next.
+    """
+    return follow_lock(folder).with_suffix(f".{follower}.told")
 
 
 @contextmanager
 def told_mark(folder: Path) -> Iterator[Callable[[], None]]:
     """What a follower calls to set that mark, which goes when the follower does."""
-    mark = told_file(folder)
+    mark = told_file(folder, os.getpid())
     mark.unlink(missing_ok=True)
     try:
         yield mark.touch
@@ -64,7 +67,6 @@ class Follower:
 
     def start(self, folder: Path) -> None:
         """Starts the process; the log in `folder` has its first event. The run goes on if there is no room for it."""
-        told_file(folder).unlink(missing_ok=True)
         package = Path(__file__).parents[2]
         paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
         # it draws a chart and packs a model at most: one thread, no device
@@ -77,6 +79,7 @@ class Follower:
                 env=os.environ | frugal,
                 start_new_session=True,
             )
+            told_file(folder, self._process.pid).unlink(missing_ok=True)  # of a killed one with the same number
         except OSError as error:
             print(  # noqa: T201
                 f"warning: no process could be started for MLflow ({error.strerror or error}); the run goes on, "
@@ -96,7 +99,7 @@ class Follower:
         if wait:
             hurry(process.pid)
             code = _wait(process, folder)
-            hurried = code is None and told_file(folder).exists()
+            hurried = code is None and told_file(folder, process.pid).exists()
         if not wait or hurried:
             _left[:] = [earlier for earlier in (*_left, process) if earlier.poll() is None]
             return
@@ -156,7 +159,7 @@ def hurry(pid: int) -> None:
 
 def _wait(process: "subprocess.Popen[bytes]", folder: Path) -> int | None:
     """The exit code, or None if the follower has told the most, or got nowhere for too long."""
-    lock, told = follow_lock(folder), told_file(folder)
+    lock, told = follow_lock(folder), told_file(folder, process.pid)
     started = moved = time.monotonic()
     before = _progress(process.pid, lock)
     while (now := time.monotonic()) < min(moved + PATIENCE_SECONDS, started + _LONGEST_SECONDS):
