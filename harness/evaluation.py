@@ -17,6 +17,7 @@ from harness.data import Dataset
 from harness.data.ragged import Ragged
 from harness.index import TopK, search
 from harness.method import Ranker
+from harness.record import per_row_file
 from harness.repro import stream_seed
 
 if TYPE_CHECKING:
@@ -107,11 +108,6 @@ def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
     """Inverse propensities [L] with the card's constants, from the train labels as they are; None without constants."""
     constants = dataset.card.propensity
     return None if constants is None else metrics.inverse_propensity(dataset.train, constants.a, constants.b)
-
-
-def per_row_file(view: str | None = None) -> str:
-    """Where the per-row metrics of a view are; None is the first, which a run reports as its own."""
-    return "per_row.npy" if view is None else f"per_row.{view}.npy"
 
 
 def save_predictions(folder: Path, scored: dict[str, Scored]) -> None:

@@ -228,11 +228,11 @@ def load_method(name: str) -> Method:
 
 def method_card_path(name: str) -> Path:
     """Where the YAML of a method or preset lies; a module outside this repository is located, not imported."""
+    if name not in methods():
+        methods().get(name)  # raises the error that names the nearest one
     path = METHOD_FOLDER / f"{name}.yaml"
     if path.exists():
         return path
-    if name not in methods():
-        methods().get(name)  # raises the error that names the nearest one
     found = find_spec(methods().origin(name).split(":")[0])
     path = Path(str(found.origin if found else name)).with_suffix(".yaml")
     if not path.exists():

@@ -78,6 +78,11 @@ class RunRecord(BaseModel):
     warnings: list[str] = []
 
 
+def per_row_file(view: str | None = None) -> str:
+    """Where the per-row metrics of a view are; None is the first, which a run reports as its own."""
+    return "per_row.npy" if view is None else f"per_row.{view}.npy"
+
+
 def new_run_id(method: str, dataset: str, seed: int) -> str:
     """Sortable by time, readable, unique."""
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

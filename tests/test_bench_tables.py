@@ -9,7 +9,7 @@ import pytest
 
 from harness import published
 from harness.bench import Request, State
-from harness.bench.table import Line, TablePlan, as_tables, plan_tables, remarks
+from harness.bench.table import Planned, TablePlan, as_tables, plan_tables, told
 from harness.cli import benching
 from harness.published import published_table
 from harness.record import RunRecord
@@ -90,8 +90,8 @@ def planned(tables: str, datasets: str | None = None, **changed: Any) -> TablePl
     return plan_tables(Request(**{"methods": "all", "datasets": datasets, "seeds": "0", "tables": tables} | changed))
 
 
-def shown(lines: list[Line]) -> list[tuple[str, str, str | None]]:
-    return [(line.label, line.dataset, line.view) for line in lines]
+def shown(lines: list[Planned]) -> list[tuple[str, str, str | None]]:
+    return [(planned.line.label, planned.line.dataset, planned.line.view) for planned in lines]
 
 
 def test_rows_on_their_own_dataset_have_the_settings_as_printed(tables: Path) -> None:
@@ -117,7 +117,7 @@ def test_rows_on_their_own_dataset_have_the_settings_as_printed(tables: Path) ->
 
 def test_on_another_dataset_a_row_is_its_method_and_what_the_table_varies(tables: Path) -> None:
     plan = planned("demo-1", ELSEWHERE, encoder="tiny")
-    assert [line.variant for line in plan.lines] == ["eta=6", "eta=6", "eta=0", ""]
+    assert [planned.line.variant for planned in plan.lines] == ["eta=6", "eta=6", "eta=0", ""]
     first, second = plan.cells
     assert first.given == {"params": {"eta": 6}, "encoder": "tiny"}
     assert second.given == {"params": {"eta": 0}, "encoder": "tiny"}
@@ -137,7 +137,7 @@ def test_tables_share_their_cells(tables: Path) -> None:
     (tables / "demo-3.yaml").write_text(copy)
     plan = planned("demo-1,demo-3", ELSEWHERE, encoder="tiny")
     assert (len(plan.cells), len(plan.lines)) == (2, 8)
-    assert {line.table.table for line in plan.lines} == {"demo-1", "demo-3"}
+    assert {planned.line.table.table for planned in plan.lines} == {"demo-1", "demo-3"}
 
 
 def test_methods_select_rows(tables: Path) -> None:
@@ -196,18 +196,19 @@ def test_a_line_reads_its_scorer_and_has_the_papers_figure_beside_it(tables: Pat
     states[2].finish(with_views(record, 1, concat=14.0, de=30.0))
     states[1].finish(with_views(record, 2, concat=20.0))
     (drawn,) = as_tables(plan.lines, states)
-    assert drawn.columns == ("row", "method", "scorer", "settings", "seeds", "P@1", "C@5")
-    assert [tuple(cell.text for cell in entries)[4:] for entries in drawn.rows] == [
-        ("2", "12.00 ± 2.83 (50.00)", "6.00 ± 1.41"),
-        ("2", "30.00 ± 0.00 (50.00)", "15.00 ± 0.00"),
-        ("1 of 2", "20.00 (48.00)", "10.00"),
-        ("", "(99.00)", "(9.00)"),
+    assert drawn.columns == ("row", "method", "scorer", "settings", "seeds", "P@1", "C@5", "hours")
+    assert [tuple(cell.shown for cell in entries)[4:7] for entries in drawn.rows] == [
+        ("2", "12.00 ± 2.83 (paper 50.00, -38.00)", "6.00 ± 1.41"),
+        ("2", "30.00 ± 0.00 (paper 50.00, -20.00)", "15.00 ± 0.00"),
+        ("1 of 2", "20.00 (paper 48.00, -28.00)", "10.00"),
+        ("", "X (paper 99.00)", "X (paper 9.00)"),
     ]
-    assert remarks(plan.lines) == ["demo-1 Other: cannot be run: it is not part of this harness"]
-    told = plan.lines[0].as_dict({state.cell.key: state.record for state in states if state.record})
-    assert (told["metrics"]["P@1"], told["published"], told["run_ids"]) == (12.0, {"P@1": 50.0}, ["run-0", "run-1"])
+    assert told(plan.lines) == ["demo-1 Other: cannot be run: it is not part of this harness"]
+    line = plan.lines[0].as_dict({state.cell.key: state.record for state in states if state.record})
+    assert (line["metrics"]["P@1"], line["run_ids"]) == (12.0, ["run-0", "run-1"])
+    assert line["published"] == {"P@1": 50.0, "hours": 3.0}
     states[0].record = states[2].record = None
-    assert as_tables(plan.lines, states)[0].rows[0][5].text == "X (50.00)"
+    assert as_tables(plan.lines, states)[0].rows[0][5].shown == "X (paper 50.00)"
 
 
 def test_slips_are_marked(tables: Path) -> None:
@@ -215,8 +216,8 @@ def test_slips_are_marked(tables: Path) -> None:
     path.write_text(path.read_text().replace("    label: Dot", "    slip: a digit is wrong\n    label: Dot"))
     plan = planned("demo-2")
     (drawn,) = as_tables(plan.lines, [State(cell) for cell in plan.cells])
-    assert drawn.rows[2][5].text == "X (40.50?)"
-    assert "demo-2 Dot: slip in the paper: a digit is wrong" in remarks(plan.lines)
+    assert drawn.rows[2][5].shown == "X (paper 40.50?)"
+    assert "demo-2 Dot: slip in the paper: a digit is wrong" in told(plan.lines)
 
 
 def test_from_the_plan_to_the_table(workspace: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,9 +247,9 @@ def test_from_the_plan_to_the_table(workspace: Path, tables: Path, capsys: pytes
     assert call(*bench) == 0
     shown = capsys.readouterr().out
     own, other = shown.index("demo-2 on synthetic: two similarities"), shown.index(f"demo-2 on {DATASET}")
-    assert "(40.50)" in shown[own:other]
-    assert "In brackets: a paper." in shown[own:other]
-    assert "(40.50)" not in shown[other:]
-    assert "a row is its method and what that table varies" in shown[other:]
+    assert "(paper 40.50" in shown[own:other]
+    assert "a paper." in shown[own:other]
+    assert "(paper 40.50" not in shown[other:]
+    assert "a row is its method with what the table varies" in shown[other:]
     assert shown.count("Other: cannot be run: it is not part of this harness") == 1
     assert "4 of 4 cells done" in shown

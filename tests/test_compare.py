@@ -17,10 +17,9 @@ from harness.data import Dataset, load
 from harness.errors import UserError
 from harness.evaluation import label_weights
 from harness.record import read_record, runs_folder
-from harness.report import paired
-from harness.report.compare import DEFAULT_METRICS, compare
-from harness.report.contenders import find_contenders, split_names
-from harness.report.row_scores import RowScores, ideal_scores, mean_scores
+from harness.report.comparing import DEFAULT_METRICS, compare, paired
+from harness.report.comparing.contenders import find_contenders, split_names
+from harness.report.comparing.row_scores import RowScores, ideal_scores, mean_scores
 from harness.report.tables import FORMATS, render
 from tests.commands import call
 from tests.row_runs import DATA, add_run
@@ -245,5 +244,5 @@ def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_no_torch_is_needed() -> None:
-    code = "import sys, harness.report.compare; sys.exit('torch' in sys.modules or 'mlflow' in sys.modules)"
+    code = "import sys, harness.report.comparing; sys.exit('torch' in sys.modules or 'mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=False).returncode == 0

@@ -13,8 +13,8 @@ from harness.errors import DataError, UserError
 from harness.files import write_manifest
 from harness.record import RunRecord, find_records, runs_folder
 from harness.report import comparison, settings_of, tidy
-from harness.report.compare import compare
-from harness.report.contenders import find_contenders
+from harness.report.comparing import compare
+from harness.report.comparing.contenders import find_contenders
 from tests.commands import call
 from tests.row_runs import DATA, add_run
 

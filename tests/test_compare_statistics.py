@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from harness.report import paired
-from harness.report.paired import bootstrap_interval, group_rows, holm, sign_flip_p
+from harness.report.comparing import paired
+from harness.report.comparing.paired import bootstrap_interval, group_rows, holm, sign_flip_p
 
 Floats = NDArray[np.float64]
 

@@ -1,15 +1,13 @@
 """Tables are pure functions of records, and safe in every form."""
 
-import csv
-import io
 from pathlib import Path
 
 import pytest
 
 from harness.errors import UserError
 from harness.record import RunRecord, find_records
-from harness.report import comparison
-from harness.report.tables import as_csv, as_html, as_latex, as_markdown, csv_text, latex_text, markdown_text, render
+from harness.report import Figure, comparison
+from harness.report.tables import render
 
 
 def record(run_id: str, *, method: str = "zeroshot", seed: int = 0, p1: float = 50.0, **changes: object) -> RunRecord:
@@ -53,6 +51,32 @@ def test_mean_and_spread_over_seeds_and_best_marked() -> None:
     assert rows["zeroshot"][table.columns.index("seeds")].text == "2"
 
 
+def test_second_best_is_marked_and_ties_of_all_are_not() -> None:
+    """fault 61"""
+    records = [
+        record("a", method="one", p1=50.0),
+        record("b", method="two", p1=40.0),
+        record("c", method="three", p1=40.004),
+        record("d", method="four", p1=30.0),
+    ]
+    (table,) = comparison([one.model_copy(update={"metrics": {**one.metrics, "P@3": 20.0}}) for one in records])
+    column = table.columns.index("P@1")
+    flags = {row[0].text: (row[column].best, row[column].second) for row in table.rows}
+    assert flags == {"one": (True, False), "two": (False, True), "three": (False, True), "four": (False, False)}
+    assert not any(row[table.columns.index("P@3")].best or row[table.columns.index("P@3")].second for row in table.rows)
+    (alone,) = comparison(records[:1])
+    assert not any(cell.best or cell.second for cell in alone.rows[0])
+
+
+def test_cells_hold_figures() -> None:
+    (table,) = comparison([record("a", seed=0, p1=50.0), record("b", seed=1, p1=52.0)])
+    (row,) = table.rows
+    found = dict(zip(table.columns, row, strict=True))
+    assert found["P@1"].figure == Figure(51.0, 2**0.5, 2)
+    assert found["seconds"].figure == Figure(2.0, 0.0, 2, digits=1)
+    assert found["method"].figure is None
+
+
 def test_rerun_of_the_same_cell_replaces_it() -> None:
     (table,) = comparison([record("a", p1=10.0), record("bb", p1=20.0)])
     assert [row[table.columns.index("P@1")].text for row in table.rows] == ["20.00"]
@@ -65,8 +89,12 @@ def test_different_data_filters_or_metrics_never_share_a_table() -> None:
         record("b", dataset={"name": "d", "digest": "other", "filter": True}),
         record("c", dataset={"name": "d", "digest": "abc", "filter": False}),
         record("e", metric_version=2),
+        record("f", dataset={"name": "d", "digest": "abc", "filter": True, "propensity": {"a": 0.5, "b": 0.4}}),
+        record("g", dataset={"name": "d", "digest": "abc"}),
     ]
-    assert len(comparison(records)) == 4
+    tables = comparison(records)
+    assert len(tables) == len({table.id for table in tables}) == 6
+    assert sum("propensity A 0.5, B 0.4" in table.caption for table in tables) == 1
 
 
 def test_failed_runs_do_not_count_and_none_is_an_error() -> None:
@@ -95,44 +123,13 @@ def test_same_records_same_bytes() -> None:
         assert render(comparison(records), form) == render(comparison(records[::-1]), form)
 
 
-HOSTILE = "=x_1 & 50% #<script>alert(1)</script> {y} $z ^~ \\ | `b` *c*"
-
-
 def test_hostile_names_are_inert_in_every_form() -> None:
     """fault 64"""
-    (table,) = comparison([record("a", method=HOSTILE)])
-    for text in (as_html(table), as_markdown(table)):
-        assert "<script>" not in text
-    latex = as_latex(table)
-    for character in "&%$#_":
-        row = next(line for line in latex.splitlines() if "alert" in line)
-        assert all(row[i - 1] == "\\" for i, c in enumerate(row) if c == character and not row.startswith(" & ", i - 1))
-    cells = list(csv.reader(io.StringIO(as_csv(table))))[1]
-    assert cells[1] == "'" + HOSTILE
-    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
-    body = [line for line in as_markdown(table).splitlines() if line.startswith("| ")]
-    assert len({line.replace("\\|", "").count("|") for line in body}) == 1
-
-
-def test_escapes() -> None:
-    assert latex_text("a_b<c\\") == r"a\_b\textless{}c\textbackslash{}"
-    assert csv_text("-1") == "'-1"
-    assert csv_text("1-") == "1-"
-    assert markdown_text("a\nb|c") == r"a b\|c"
-
-
-def test_unknown_format() -> None:
-    with pytest.raises(UserError, match="did you mean 'md'"):
-        render([], "mdd")
-
-
-def test_committed_tables_are_what_the_committed_records_give() -> None:
-    """fault 63"""
-    folder = Path(__file__).parents[1] / "reports"
-    records = find_records([folder / "runs"])
-    assert len(records) >= 5
-    assert (folder / "comparison.md").read_text(encoding="utf-8") == render(comparison(records), "md")
-    assert not any(found.environment["git"]["dirty"] for found in records)
+    (table,) = comparison([record("a", method="=x_1 & 50% #<script>alert(1)</script> {y}")])
+    for form in ("html", "md"):
+        assert "<script>" not in render([table], form)
+    assert "d,'=x_1 & 50%" in render([table], "csv")
+    assert r"=x\_1 \& 50\% \#\textless{}script\textgreater{}" in render([table], "tex")
 
 
 def test_the_run_shown_in_the_readme_is_a_committed_record() -> None:

@@ -9,7 +9,7 @@ import threading
 import typer
 
 from harness import __version__
-from harness.cli import benching, data, listing, planning, reporting, running, sweeping, tracking, using
+from harness.cli import benching, checking, data, listing, planning, reporting, running, sweeping, tracking, using
 from harness.errors import Terminated, UserError, terminate
 
 app = typer.Typer(
@@ -39,9 +39,9 @@ app.command("predict")(using.predict)
 app.command("export")(using.export)
 app.command("ls")(listing.ls)
 app.command("report")(reporting.report)
-app.command("validate")(reporting.validate)
-app.command("doctor")(reporting.doctor)
-app.command("perf")(reporting.perf)
+app.command("validate")(checking.validate)
+app.command("doctor")(checking.doctor)
+app.command("perf")(checking.perf)
 app.command("sync")(tracking.sync)
 app.command("ui")(tracking.ui)
 app.add_typer(data.app, name="data")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import DEFAULT_DATASET
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import print_json, print_table, short_path, show_tables
 from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.bench import Request, State
     from harness.bench.shelf import Shelf
-    from harness.bench.table import Line
+    from harness.bench.table import Planned
     from harness.report import Table
 
 EXAMPLES = """
@@ -108,7 +108,7 @@ class _Bench:
     request: "Request"
     shelf: "Shelf"
     states: "list[State]"
-    lines: "list[Line]"
+    lines: "list[Planned]"
     """Rows of published tables; empty for a matrix."""
     left_out: list[str]
     """A sentence per dataset of a table that is not on this machine."""
@@ -120,7 +120,7 @@ class _Bench:
 
         if self.lines:
             datasets = {state.cell.config.dataset for state in states}
-            return as_tables([line for line in self.lines if line.dataset in datasets], states)
+            return as_tables([planned for planned in self.lines if planned.line.dataset in datasets], states)
         records = [state.record for state in states if state.record]
         return comparison(records) if records else []
 
@@ -164,23 +164,24 @@ def _show_plan(bench: _Bench, as_json: bool) -> None:
     typer.echo(f"nothing was run; without --dry-run {counts['missing'] + counts['resumable']} would be")
 
 
-def _show_lines(title: str, lines: "list[Line]", statuses: dict[str, str]) -> None:
+def _show_lines(title: str, lines: "list[Planned]", statuses: dict[str, str]) -> None:
     """Which row is measured by which run; rows with one number share theirs."""
-    from harness.bench.table import remarks
+    from harness.bench.table import told
 
     numbers: dict[str, int] = {}
     shown = []
-    for line in (line for line in lines if line.cells):
-        number = numbers.setdefault(line.cells[0].key, len(numbers) + 1)
-        found = Counter(statuses[cell.key] for cell in line.cells)
+    for planned in (planned for planned in lines if planned.cells):
+        line, cells = planned.line, planned.cells
+        number = numbers.setdefault(cells[0].key, len(numbers) + 1)
+        found = Counter(statuses[cell.key] for cell in cells)
         status = ", ".join(f"{count} {name}" for name, count in found.items())
-        method = str(line.rows[0].method)
+        method = str(line.method)
         shown.append(
             [line.table.table, line.label, line.dataset, line.view or "", str(number), method, line.variant, status]
         )
     columns = ["table", "row", "dataset", "scorer", "run", "method", "settings", "seeds"]
     print_table(title, columns, shown, numeric=["run"])
-    for remark in remarks(lines):
+    for remark in told(lines):
         typer.echo(remark)
 
 
@@ -227,14 +228,8 @@ def _run(bench: _Bench, workers: int, track: str, out: Path | None, as_json: boo
 def _show(bench: _Bench, out: Path | None) -> None:
     """The figures of exactly these cells, then what went wrong."""
     from harness.bench import log_path
-    from harness.bench.table import remarks
 
-    for table in bench.tables(bench.states):
-        cells = [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in table.rows]
-        print_table(table.title, table.columns, cells, numeric=table.columns[table.words :])
-        typer.echo(table.caption + ("\n" if bench.lines else " * best.\n"))
-    for remark in remarks(bench.lines):
-        typer.echo(remark)
+    show_tables(bench.tables(bench.states))
     for state in bench.states:
         if state.status in ("failed", "running elsewhere"):
             typer.echo(f"{state.status}: {state.cell}: {state.reason}")

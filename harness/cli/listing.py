@@ -73,6 +73,13 @@ def _published() -> Listing:
     return ["row", "method", "view", *shown, "note"], rows
 
 
+def _tables() -> Listing:
+    from harness.report.documents import table_titles
+
+    rows = [{"name": name, "compares": title} for name, title in table_titles().items()]
+    return ["name", "compares"], rows
+
+
 def _runs() -> Listing:
     from harness.record import find_records, resumable_at, runs_folder, unfinished
 
@@ -99,6 +106,7 @@ _KINDS: dict[str, Callable[[], Listing]] = {
     "metrics": _metrics,
     "backends": _backends,
     "published": _published,
+    "tables": _tables,
     "runs": _runs,
 }
 
@@ -107,7 +115,7 @@ def ls(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(_KINDS))],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """List methods, datasets, encoders, losses, augmentations, metrics, search backends, published rows or runs."""
+    """List what there is of a kind: methods, datasets, published rows, tables, runs and so on."""
     if kind not in _KINDS:
         raise unknown_name("listing", kind, _KINDS)
     columns, rows = _KINDS[kind]()

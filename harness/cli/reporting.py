@@ -1,179 +1,326 @@
-"""`harness report`, `validate`, `doctor` and `perf`."""
+"""`harness report`: tables, paired tests, figures and the page."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import Json, print_json, short_path, show_tables
 
 if TYPE_CHECKING:
     from harness.report import Table
-    from harness.report.compare import Comparison
+    from harness.report.comparing import Comparison
+    from harness.report.evidence import Evidence
+    from harness.report.site import Site
 
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+REPORTS = Path("reports")
+
+EXAMPLES = """
+Examples:
+
+harness report                                                  (your runs, one table per dataset)
+
+harness report --table thesis-2.4 --dataset lf-pydocstitles     (a paper's table from your runs)
+
+harness report --table all --format tex --out tables            (every table, as LaTeX files)
+
+harness report --compare unidec depsl zeroshot                  (which differences are more than chance?)
+
+harness report --open                                           (the page of your runs, with what they predict)
+
+harness report --collect --write                                (your runs into reports/, then everything made anew)
+
+harness report --check                                          (is reports/ what its records give?)
+"""
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="With --compare: run ids, run folders, `last` or methods; the first is the reference."),
+]
+TableIds = Annotated[str | None, typer.Option(metavar="ID,ID", help="Tables (`harness ls tables`), or `all`.")]
+Compare = Annotated[bool, typer.Option("--compare", help="Test the named runs against the first of them, row by row.")]
+Open = Annotated[bool, typer.Option("--open", help="Make the page of your runs, predictions included, and open it.")]
+Write = Annotated[bool, typer.Option("--write", help="Make tables, figures, page and index from the folder's records.")]
+Explore = Annotated[bool, typer.Option("--explorer", help="With --write: your runs' predictions beside the page.")]
+Check = Annotated[bool, typer.Option("--check", help="Fail if anything in the folder is not what its records give.")]
+Collect = Annotated[bool, typer.Option("--collect", help="Copy records of your runs and sweeps into the folder.")]
+Folder = Annotated[Path, typer.Option(help="A folder of records and what is made from them.")]
+Datasets = Annotated[str | None, typer.Option("--dataset", "--datasets", metavar="X,Y", help="Only these datasets.")]
+Runs = Annotated[
+    list[Path] | None, typer.Option(help="Folder of run folders or of records, repeatable. Default: workspace/runs.")
+]
+Metrics = Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")]
+Resamples = Annotated[int, typer.Option(min=1, max=1_000_000, help="With --compare: draws of bootstrap and test.")]
+Seed = Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")]
+Mixed = Annotated[bool, typer.Option("--allow-mixed", help="With --compare: other data, filter or metrics too.")]
+Form = Annotated[str | None, typer.Option("--format", help="md, tex, html or csv instead of a screen table.")]
+Out = Annotated[Path | None, typer.Option(help="Write to this file; with --table also a folder, a file for each.")]
 
 
 def report(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="With --compare: run ids, run folders, `last` or methods; the first is the reference."),
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Test the named runs against the first of them, row by row.")
-    ] = False,
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder of run folders or of record files, repeatable. Default: workspace/runs."),
-    ] = None,
-    metrics: Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")] = "",
-    resamples: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="With --compare: draws of the bootstrap and of the test.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")] = 0,
-    allow_mixed: Annotated[
-        bool, typer.Option("--allow-mixed", help="With --compare: other data, filter or metric version too.")
-    ] = False,
-    form: Annotated[
-        str | None, typer.Option("--format", help="md, tex, html or csv instead of a screen table.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the screen.")] = None,
+    names: Names = None,
+    table: TableIds = None,
+    compare: Compare = False,
+    open_page: Open = False,
+    write: Write = False,
+    explorer: Explore = False,
+    check: Check = False,
+    collect: Collect = False,
+    folder: Folder = REPORTS,
+    dataset: Datasets = None,
+    runs: Runs = None,
+    metrics: Metrics = "",
+    resamples: Resamples = 10_000,
+    seed: Seed = 0,
+    allow_mixed: Mixed = False,
+    form: Form = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Compare recorded runs: one table per dataset, mean over seeds, best figures marked.
+    """Turn recorded runs into tables, paired tests, figures and a page to browse.
 
-    With --compare, say which differences are more than chance: paired bootstrap and permutation test, Holm-corrected.
-
-    Example: harness report --dataset lf-pydocstitles --format md --out comparison.md
-
-    Example: harness report --compare unidec depsl zeroshot --dataset lf-pydocstitles
+    Without an option: one table per dataset, mean over seeds, best figures marked. Nothing is run here; `harness bench`
+    runs what is missing.
     """
-    from harness.errors import UserError
-    from harness.record import find_records, runs_folder
+    given = _Given(names or [], dataset, runs, form, out, as_json)
+    chosen = {
+        "--table": table is not None,
+        "--compare": compare,
+        "--open": open_page,
+        "--collect, --write, --check": collect or write or check,
+    }
+    given.refuse_mixtures(chosen, compare)
+    if open_page:
+        _open(given)
+    elif collect or write or check:
+        _keep(given, folder, collect=collect, write=write, check=check, explorer=explorer)
+    elif compare:
+        wanted = tuple(part.strip() for part in metrics.split(",") if part.strip())
+        _compare(given, wanted, resamples, seed, allow_mixed)
+    elif table is not None:
+        _tables(given, table)
+    else:
+        _everything(given)
+
+
+report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was typed, as far as several ways of reporting read it."""
+
+    names: list[str]
+    dataset: str | None
+    runs: list[Path] | None
+    form: str | None
+    out: Path | None
+    as_json: bool
+
+    def refuse_mixtures(self, chosen: dict[str, bool], compare: bool) -> None:
+        """One thing at a time."""
+        from harness.errors import UserError
+
+        wanted = [name for name, is_wanted in chosen.items() if is_wanted]
+        if len(wanted) > 1:
+            raise UserError(f"{' and '.join(wanted)} are different reports; ask for one of them")
+        if self.names and not compare:
+            raise UserError(f"what is to be done with {self.names[0]!r}? Names are for comparing: report --compare A B")
+
+    @property
+    def datasets(self) -> list[str] | None:
+        """Those named, or None for all."""
+        return [part.strip() for part in self.dataset.split(",") if part.strip()] if self.dataset else None
+
+    @property
+    def one_dataset(self) -> str | None:
+        """Where a single one is meant."""
+        from harness.errors import UserError
+
+        if self.datasets and len(self.datasets) > 1:
+            raise UserError(f"--dataset {self.dataset}: one at a time here")
+        return self.datasets[0] if self.datasets else None
+
+    def folders(self, required: bool = True) -> list[Path]:
+        """Where runs are looked for."""
+        from harness.errors import UserError
+        from harness.record import runs_folder
+
+        folders = self.runs or [runs_folder()]
+        for folder in folders if required else ():
+            if not folder.is_dir():
+                raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
+        return folders
+
+    def evidence(self) -> "Evidence":
+        """The runs of a workspace."""
+        from harness.record import find_records
+        from harness.report.evidence import Evidence
+
+        folders = self.folders()
+        return Evidence(tuple(find_records(folders)), folders=tuple(folders))
+
+
+def _everything(given: _Given) -> None:
+    """One table per dataset."""
+    from harness.record import find_records
     from harness.report import comparison, tidy
 
-    folders = runs or [runs_folder()]
-    for folder in folders if runs or not compare else ():  # run folders may be named by their paths
-        if not folder.is_dir():
-            raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
-    if compare:
-        wanted = tuple(part.strip() for part in metrics.split(",") if part.strip())
-        found = _compared(names or [], folders, dataset, wanted, resamples, seed, allow_mixed)
-        if as_json:
-            print_json(found.as_dict())
-        else:
-            _show([found.as_table()], form, out, "* decided.")
-        return
-    if names:
-        raise UserError(f"what is to be done with {names[0]!r}? Names are for comparing: report --compare A B")
-    records = find_records(folders)
-    if as_json:
-        frame = tidy(records, dataset)
+    records = find_records(given.folders())
+    if given.as_json:
+        frame = tidy(records, given.one_dataset)
         print_json([{key: value for key, value in row.items() if value == value} for row in frame.to_dict("records")])
         return
-    _show(comparison(records, dataset), form, out, "* best.")
+    _put(given, comparison(records, given.one_dataset))
 
 
-def _compared(
-    names: list[str],
-    folders: list[Path],
-    dataset: str | None,
-    wanted: tuple[str, ...],
-    resamples: int,
-    seed: int,
-    allow_mixed: bool,
-) -> "Comparison":
-    from harness.report.compare import compare
-    from harness.report.contenders import find_contenders, split_names
+def _compare(given: _Given, wanted: tuple[str, ...], resamples: int, seed: int, allow_mixed: bool) -> None:
+    from harness.report.comparing import compare
+    from harness.report.comparing.contenders import find_contenders, split_names
 
-    contenders = find_contenders(split_names(names), folders, dataset)
-    return compare(contenders, wanted, resamples=resamples, seed=seed, allow_mixed=allow_mixed)
+    folders = given.folders(required=bool(given.runs))  # run folders may be named by their paths
+    contenders = find_contenders(split_names(given.names), folders, given.one_dataset)
+    found: Comparison = compare(contenders, wanted, resamples=resamples, seed=seed, allow_mixed=allow_mixed)
+    if given.as_json:
+        print_json(found.as_dict())
+    else:
+        _put(given, [found.as_table()], star="decided")
 
 
-def _show(tables: "list[Table]", form: str | None, out: Path | None, mark: str) -> None:
-    """Prints tables, or writes them in one of the forms of a document; `mark` explains the star on the screen."""
+def _tables(given: _Given, text: str) -> None:
+    """Published tables from runs, and the others that `harness ls tables` lists."""
+    from harness.report.documents import as_dict, documents
+    from harness.report.tables import FORMATS, render
+
+    ids = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    every = "all" in ids
+    found = documents(given.evidence(), None if every else ids, given.datasets)
+    if given.as_json:
+        print_json([as_dict(table) for document in found for table in document.tables])
+        return
+    if given.out and not given.out.suffix:
+        from harness.files import write_text
+
+        forms = [given.form] if given.form else list(FORMATS)
+        for document in found:
+            for form in forms:
+                write_text(given.out / f"{document.id}.{form}", render(list(document.tables), form))
+        typer.echo(f"wrote {len(found) * len(forms)} files to {short_path(given.out.absolute())}")
+        return
+    unmeasured = [document.id for document in found if every and not document.measured]
+    _put(given, [table for document in found if document.id not in unmeasured for table in document.tables])
+    if unmeasured and not given.form and not given.out:
+        typer.echo(f"no runs for {', '.join(unmeasured)}; `python -m harness bench --table ID` makes them")
+
+
+def _put(given: _Given, tables: "list[Table]", star: str = "best") -> None:
+    """Prints tables, or writes them in one of the forms of a document."""
     from harness.files import write_text
     from harness.report.tables import render
 
-    if form or out:
-        text = render(tables, form or (out.suffix.lstrip(".") if out else "md"))
-        if out:
-            write_text(out, text)
-            typer.echo(f"wrote {short_path(out.absolute())}")
-        else:
-            typer.echo(text)
+    if not given.form and not given.out:
+        show_tables(tables, star)
         return
-    for table in tables:
-        cells = [[f"{cell.text} *" if cell.best else cell.text for cell in row] for row in table.rows]
-        print_table(table.title, table.columns, cells, numeric=table.columns[table.words :])
-        typer.echo(f"{table.caption} {mark}\n")
+    text = render(tables, given.form or (given.out.suffix.lstrip(".") if given.out else "md"))
+    if given.out:
+        write_text(given.out, text)
+        typer.echo(f"wrote {short_path(given.out.absolute())}")
+    else:
+        typer.echo(text)
 
 
-def validate(
-    files: Annotated[list[Path] | None, typer.Argument(help="Config files to check besides cards and methods.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Check every card, every method's YAML and the given config files; print all faults at once."""
-    from harness.validate import validate_all
+def _keep(given: _Given, folder: Path, *, collect: bool, write: bool, check: bool, explorer: bool) -> None:
+    """A folder of records: filled, made into a report, or checked."""
+    if collect:
+        _collect(given, folder)
+    if write or check:
+        site = _site_of(folder)
+        if write:
+            _write(given, site, folder, explorer)
+        if check:
+            _check(given, site, folder)
 
-    checked, faults = validate_all(files or [])
-    if as_json:
-        print_json({"checked": checked, "faults": faults})
+
+def _collect(given: _Given, folder: Path) -> None:
+    from harness.files import home
+    from harness.record import find_records
+    from harness.report.collecting import collect
+
+    folders = given.folders()
+    datasets = given.datasets or sorted({record.dataset["name"] for record in find_records(folders)})
+    studies = home() / "studies"
+    found = collect(folders, studies if studies.is_dir() else None, datasets, folder)
+    for sentence in found.left_out:
+        typer.echo(f"left out: {sentence}", err=True)
+    typer.echo(
+        f"{found.runs} runs, {found.studies} sweeps, neighbours of the labels of {found.neighbours} datasets: "
+        f"{len(found.written)} files new or changed in {short_path(folder.absolute())}"
+    )
+
+
+def _site_of(folder: Path) -> "Site":
+    from harness.errors import UserError
+    from harness.report.evidence import read_evidence
+    from harness.report.site import make_site
+
+    evidence = read_evidence(folder)
+    if not evidence.records:
+        raise UserError(
+            f"{folder}/runs has no records; `python -m harness report --collect --folder {folder}` copies those of "
+            "your runs there"
+        )
+    return make_site(evidence)
+
+
+def _write(given: _Given, site: "Site", folder: Path, explorer: bool) -> None:
+    from harness.report.site import PAGE, write_site
+
+    changed, removed = write_site(site, folder)
+    typer.echo(f"{len(site.files)} files, {changed} new or changed, {removed} removed: {short_path(folder.absolute())}")
+    if explorer:
+        _explore(given, folder)
+    typer.echo(f"the page    {short_path((folder / PAGE).absolute())}")
+
+
+def _explore(given: _Given, folder: Path) -> None:
+    from harness.report.explorer import build_explorer
+
+    facts = build_explorer(given.folders(), folder / "explorer", datasets=given.datasets)
+    for sentence in facts.left_out:
+        typer.echo(f"left out: {sentence}", err=True)
+    shown = sum(len(ids) for ids in facts.datasets.values())
+    typer.echo(f"explorer    {shown} runs on {len(facts.datasets)} datasets, {facts.bytes / 1e6:.1f} MB; not for git")
+
+
+def _check(given: _Given, site: "Site", folder: Path) -> None:
+    from harness.report.site import check_site
+
+    faults = check_site(site, folder)
+    if given.as_json:
+        print_json(faults)
     else:
         for fault in faults:
             typer.echo(fault, err=True)
-        counts = ", ".join(f"{number} {kind}" for kind, number in checked.items())
-        typer.echo(f"checked {counts}: {f'{len(faults)} faults' if faults else 'no faults'}")
+        fine = f"all {len(site.files)} files in {short_path(folder.absolute())} are what the records give"
+        typer.echo("to make them anew: python -m harness report --write" if faults else fine)
     if faults:
-        raise typer.Exit(2)
-
-
-def doctor(as_json: Json = False) -> None:
-    """Diagnose this machine and workspace: versions, devices, disk, store; each fault with its fix."""
-    from harness.doctor import examine
-
-    findings = examine()
-    if as_json:
-        print_json([finding.__dict__ for finding in findings])
-    else:
-        print_table(
-            "doctor", ["what", "state", "detail", "fix"], [[f.what, f.state, f.detail, f.fix] for f in findings]
-        )
-    if any(finding.state == "broken" for finding in findings):
         raise typer.Exit(1)
 
 
-def perf(
-    suites: Annotated[
-        list[str] | None,
-        typer.Argument(help="Suites, for example `training`; a wrong name lists them. Default: all."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the table: .md, .tex, .html, .csv or .json.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure speed against references, as ratios in one run (`make bench`).
+def _open(given: _Given) -> None:
+    """The page of a workspace, made anew: records of deleted runs go."""
+    import shutil
+    import webbrowser
 
-    Example: harness perf metrics searching
-    """
-    from dataclasses import asdict
+    from harness.files import home
+    from harness.report.site import PAGE
 
-    from harness.errors import unknown_name
-    from harness.files import write_json, write_text
-    from harness.perf import SUITES, as_table, measure
-    from harness.report.tables import render
-
-    for suite in suites or ():
-        if suite not in SUITES:
-            raise unknown_name("suite", suite, SUITES)
-    rows = list(measure(tuple(suites or SUITES)))
-    table = as_table(rows)
-    if out and out.suffix == ".json":
-        write_json(out, [asdict(row) for row in rows])
-    elif out:
-        write_text(out, render([table], out.suffix.lstrip(".")))
-    if as_json:
-        print_json([asdict(row) for row in rows])
-        return
-    print_table(table.title, table.columns, [[cell.text for cell in row] for row in table.rows], numeric=["ratio"])
-    typer.echo(table.caption)
+    folder = given.out or home() / "report"
+    for inner in ("runs", "studies", "neighbours"):
+        shutil.rmtree(folder / inner, ignore_errors=True)
+    _collect(given, folder)
+    _write(given, _site_of(folder), folder, explorer=True)
+    if not webbrowser.open((folder / PAGE).absolute().as_uri()):
+        typer.echo("no browser could be opened here; open that file in yours")

@@ -4,9 +4,14 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from harness.report import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def print_json(value: Any) -> None:
@@ -47,6 +52,21 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     size = Measurement.get(console, console.options.update(max_width=10**6), table)
     typer.echo(title)
     Console(highlight=False, width=width if size.minimum <= width else size.maximum).print(table)
+
+
+def show_tables(tables: "Iterable[Table]", star: str = "best") -> None:
+    """Tables of a report; `star` is what a star stands for."""
+    for table in tables:
+        cells = [
+            [cell.shown + (" *" if cell.best else " ·" if cell.second else "") for cell in row] for row in table.rows
+        ]
+        print_table(table.title, table.columns, cells, numeric=table.columns[table.words :])
+        signs = {
+            f"* {star}": any(cell.best for row in table.rows for cell in row),
+            "· second best": any(cell.second for row in table.rows for cell in row),
+        }
+        legend = ", ".join(sign for sign, used in signs.items() if used)
+        typer.echo("\n".join([f"{table.caption}{f' {legend}.' if legend else ''}", *table.notes]) + "\n")
 
 
 def short_path(path: Path) -> str:

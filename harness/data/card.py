@@ -40,6 +40,10 @@ class Statistics(_Frozen):
     approximate: bool = False
     """True for data built from what this machine has installed: counts then carry `tolerance` as well."""
 
+    def slack(self, name: str) -> float:
+        """How far a measured figure may be from the published one, relative to it."""
+        return 0.0 if name in ("train", "test", "labels") and not self.approximate else self.tolerance
+
 
 class Propensity(_Frozen):
     """Constants of w_l = 1 + C (n_l + B)^-A, C = (ln N - 1)(B + 1)^A."""

@@ -123,8 +123,7 @@ def _figures(dataset: Dataset) -> Iterator[CheckRow]:
         if expected is None:
             yield CheckRow(name, None, found, "unknown", "the card publishes no figure")
             continue
-        exact = name in ("train", "test", "labels") and not published.approximate
-        slack = 0.0 if exact else published.tolerance
+        slack = published.slack(name)
         distance = found / expected - 1
         remark = f"{distance:+.2%}, allowed {slack:.2%}" if found != expected else ""
         yield CheckRow(name, expected, found, "ok" if abs(distance) <= slack else "differs", remark)

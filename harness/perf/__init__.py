@@ -18,7 +18,7 @@ from harness.report import Cell, Table
 from harness.repro import environment
 
 SUITES = (
-    *("metrics", "parsing", "tokenising", "searching", "building", "starting"),
+    *("metrics", "parsing", "tokenising", "searching", "building", "starting", "reporting"),
     *("batching", "pooling", "losses", "optimising", "training", "onevsall", "fullspace", "memory"),
 )
 

@@ -5,7 +5,7 @@ No torch is imported here.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,29 +13,24 @@ import pandas as pd
 from harness.config import flatten
 from harness.errors import UserError
 from harness.record import RunRecord
+from harness.report.cells import Cell, Figure, Table
+from harness.report.marking import marked
+
+__all__ = [
+    "Cell",
+    "Figure",
+    "Table",
+    "comparison",
+    "differences",
+    "is_trial",
+    "settings_of",
+    "tidy",
+    "varying_keys",
+]
 
 _SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
+_TABLE = ["dataset", "digest", "filter", "propensity", "metric_version"]
 _GROUP = ["method", "encoder", "settings", "scorer"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One entry of a table."""
-
-    text: str
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled grid of text; renderers decide how it looks."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
-    words: int = 3
-    """How many of the first columns hold words; the others are numbers, set flush right."""
 
 
 def settings_of(config: dict[str, Any]) -> str:
@@ -85,6 +80,7 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
             "dataset": record.dataset["name"],
             "digest": record.dataset.get("digest", "")[:12],
             "filter": record.dataset.get("filter"),
+            "propensity": _propensity(record.dataset.get("propensity")),
             "metric_version": record.metric_version,
             "method": record.config["method"],
             "encoder": record.config["encoder"],
@@ -106,51 +102,67 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
         trials = f", only {len(finished)} trials measured on held-out train rows" if finished else ""
         raise UserError(f"no finished run{where} to report{trials}; make one with `{command}`")
     frame = pd.DataFrame(rows).sort_values(["started", "run_id"])
-    return frame.drop_duplicates(["dataset", "digest", "filter", "metric_version", *_GROUP, "seed"], keep="last")
+    return frame.drop_duplicates([*_TABLE, *_GROUP, "seed"], keep="last")
+
+
+def _propensity(constants: dict[str, float] | None) -> str:
+    return f"A {constants['a']:g}, B {constants['b']:g}" if constants else ""
 
 
 def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Table]:
-    """One table per dataset: methods down, metrics across, mean over seeds, best in bold.
+    """One table per dataset: methods down, metrics across, mean over seeds, best and second best marked.
 
-    Runs whose data, filter setting or metric version differ never share a table.
+    Runs whose data, filter setting, propensity constants or metric version differ never share a table.
     """
     frame = tidy(records, dataset)
-    keys = ["dataset", "digest", "filter", "metric_version"]
-    return [_table(dict(zip(keys, key, strict=True)), part) for key, part in frame.groupby(keys, sort=True)]
+    groups = frame.groupby(_TABLE, sort=True, dropna=False)
+    tables = [_table(dict(zip(_TABLE, key, strict=True)), part) for key, part in groups]
+    earlier = [[one.title for one in tables[:place]].count(table.title) for place, table in enumerate(tables)]
+    return [
+        replace(table, id=f"{table.id}-{count + 1}" if count else table.id)
+        for table, count in zip(tables, earlier, strict=True)
+    ]
 
 
 def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
     measured = [str(name) for name in part if "@" in str(name) and part[str(name)].notna().any()]
     shown = [name for name in _SHOWN if name in measured] or measured
-    groups = part.groupby(_GROUP, sort=True)
-    means, spreads, counts = groups[shown].mean(), groups[shown].std(), groups.size()
-    # a figure counts as best when it prints like the largest one: no bold for a difference nobody can see
-    best = means.round(2) == means.round(2).max()
-    shown_settings: dict[tuple[str, str], str] = {}
-    for method, of_method in part.groupby("method"):
-        told = differences(list(of_method["settings"]))
-        shown_settings |= {(str(method), settings): text for settings, text in told.items()}
-    rows = []
-    for key in means.index:
-        names = dict(zip(_GROUP, key, strict=True))
-        cells = [
-            Cell(names["method"]),
-            Cell(names["encoder"]),
-            Cell(names["scorer"]),
-            Cell(shown_settings[names["method"], names["settings"]]),
-            Cell(str(counts[key])),
-        ]
-        for name in shown:
-            mean, spread = means.loc[key, name], spreads.loc[key, name]
-            text = "X" if pd.isna(mean) else f"{mean:.2f}" if pd.isna(spread) else f"{mean:.2f} ± {spread:.2f}"
-            cells.append(Cell(text, bool(best.loc[key, name]) and len(means) > 1))
-        cells.append(Cell(f"{groups['seconds'].mean()[key]:.1f}"))
-        rows.append(tuple(cells))
-    masked = "filter pairs masked" if about["filter"] else "no filter"
+    groups = [(dict(zip(_GROUP, map(str, key), strict=True)), runs) for key, runs in part.groupby(_GROUP, sort=True)]
+    told = {
+        str(method): differences(list(of_method["settings"])) for method, of_method in part.groupby("method", sort=True)
+    }
+    words = [
+        [names["method"], names["encoder"], names["scorer"], told[names["method"]][names["settings"]], str(len(runs))]
+        for names, runs in groups
+    ]
+    metrics = [_column([runs[name] for _, runs in groups]) for name in shown]
+    seconds = [Cell.of(Figure.of(list(runs["seconds"]), digits=1)) for _, runs in groups]
     return Table(
         title=about["dataset"],
         columns=("method", "encoder", "scorer", "settings", "seeds", *shown, "seconds"),
-        rows=tuple(rows),
-        caption=f"Percent on test rows, {masked}; data {about['digest']}, metrics v{about['metric_version']}.",
+        rows=tuple(
+            (*(Cell(text) for text in texts), *figures)
+            for texts, *figures in zip(words, *metrics, seconds, strict=True)
+        ),
+        caption=_caption(about),
         words=len(_GROUP),
+        id=f"comparison-{about['dataset']}",
+    )
+
+
+def _column(runs: list["pd.Series[Any]"]) -> list[Cell]:
+    """The cells of a metric: one group of runs a row."""
+    figures = [Figure.of(list(values.dropna())) for values in runs]
+    return [
+        Cell.of(figure, best=best, second=second)
+        for figure, best, second in zip(figures, *marked(figures), strict=True)
+    ]
+
+
+def _caption(about: dict[str, Any]) -> str:
+    masked = "filter pairs masked" if about["filter"] else "no filter"
+    weighted = f", propensity {about['propensity']}" if about["propensity"] else ""
+    return (
+        f"Percent on test rows, mean ± standard deviation over seeds, {masked}{weighted}; data {about['digest']}, "
+        f"metrics v{about['metric_version']}."
     )

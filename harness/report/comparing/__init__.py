@@ -14,9 +14,9 @@ import numpy as np
 from harness import metrics
 from harness.errors import UserError, unknown_name
 from harness.report import Cell, Table
-from harness.report.contenders import Contender
-from harness.report.paired import LEVEL, bootstrap_interval, holm, sign_flip_p
-from harness.report.row_scores import RATIOS, Floats, RowScores, ideal_scores, mean_scores
+from harness.report.comparing.contenders import Contender
+from harness.report.comparing.paired import LEVEL, bootstrap_interval, holm, sign_flip_p
+from harness.report.comparing.row_scores import RATIOS, Floats, RowScores, ideal_scores, mean_scores
 
 DEFAULT_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 DEFAULT_RESAMPLES = 10_000

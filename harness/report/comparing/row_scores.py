@@ -14,7 +14,7 @@ from harness import metrics
 from harness.data.prepare import load_matrix
 from harness.errors import DataError, UserError
 from harness.files import MANIFEST, home, read_json, read_manifest, sha256_file
-from harness.report.contenders import Contender, Run
+from harness.report.comparing.contenders import Contender, Run
 
 Floats = NDArray[np.float64]
 

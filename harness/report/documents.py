@@ -1,0 +1,100 @@
+"""Every table there is, as documents: published tables on all their datasets, the comparison, the datasets."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.errors import unknown_name
+from harness.progress import progress
+from harness.published import published_tables
+from harness.record import RunRecord
+from harness.report import Table, comparison, is_trial
+from harness.report.evidence import Evidence
+from harness.report.grids import grids
+from harness.report.grids.defaults import changes, default_settings, settings
+from harness.report.grids.drawn import grid_table
+from harness.report.statistics import statistics_table
+
+COMPARISON, STATISTICS = "comparison", "thesis-2.1"
+_SIZES = "The datasets: how large, how dense and how long they are, in print, in the card and as measured."
+
+
+@dataclass(frozen=True)
+class Document:
+    """One file stem of tables: a published table on all its datasets, the comparison, or the statistics."""
+
+    id: str
+    title: str
+    tables: tuple[Table, ...]
+    measured: bool
+    """Whether any figure in it is ours."""
+
+
+def table_titles() -> dict[str, str]:
+    """Every table there is, by name, with what it compares."""
+    published = {name: table.caption for name, table in published_tables().items()}
+    return {COMPARISON: "Every method at its own settings, dataset by dataset.", STATISTICS: _SIZES, **published}
+
+
+def documents(
+    evidence: Evidence, only: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+) -> list[Document]:
+    """Tables of the given names, or all, in the order of `table_titles`.
+
+    Args:
+        evidence: What they are made from.
+        only: Names of tables; one that is none raises `UserError` with the nearest one.
+        datasets: Names, where not all are wanted.
+    """
+    titles = table_titles()
+    for name in only or ():
+        if name not in titles:
+            raise unknown_name("table", name, titles)
+    wanted, places = [name for name in titles if only is None or name in set(only)], list(datasets or []) or None
+    made = []
+    with progress("tables", len(wanted), "tables") as advance:
+        for name in wanted:
+            made.append(_document(evidence, name, titles[name], places))
+            advance(1)
+    return [document for document in made if document.tables]
+
+
+def _document(evidence: Evidence, name: str, title: str, datasets: list[str] | None) -> Document:
+    if name == STATISTICS:
+        return Document(name, title, (statistics_table(list(evidence.records)),), True)
+    if name == COMPARISON:
+        records = representative(evidence.records)
+        chosen = [one for one in records if datasets is None or one.dataset["name"] in datasets]
+        return Document(name, title, tuple(comparison(chosen)) if chosen else (), True)
+    found = grids(evidence.records, published_tables()[name], datasets)
+    return Document(name, title, tuple(grid_table(grid, evidence) for grid in found), any(g.records for g in found))
+
+
+def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Of each method, encoder and dataset the runs at default settings; where there are none, all of them.
+
+    Runs that vary a setting are in the tables that vary it.
+    """
+    groups: dict[tuple[str, str, str], list[tuple[bool, RunRecord]]] = {}
+    for record in records:
+        if record.status != "finished" or is_trial(record.config):
+            continue
+        config, dataset = record.config, record.dataset["name"]
+        expected = default_settings(config["method"], dataset)
+        plain = expected is not None and not set(changes(settings(config), expected)) - {"encoder"}
+        groups.setdefault((dataset, config["method"], config["encoder"]), []).append((plain, record))
+    return [
+        record for group in groups.values() for plain, record in group if plain or not any(other for other, _ in group)
+    ]
+
+
+def as_dict(table: Table) -> dict[str, Any]:
+    """A table for programs: words and figures by column."""
+    rows = []
+    for cells in table.rows:
+        row: dict[str, Any] = {}
+        for column, cell in zip(table.columns, cells, strict=True):
+            signs = {"best": cell.best, "second": cell.second, "mark": cell.mark}
+            row[column] = cell.text if cell.figure is None else {**asdict(cell.figure), **signs}
+        rows.append(row)
+    return {"id": table.id, "title": table.title, "caption": table.caption, "notes": list(table.notes), "rows": rows}

@@ -1,0 +1,105 @@
+"""reports/README.md: the index of tables and figures for people who read on a code host, figures shown."""
+
+import re
+from collections.abc import Sequence
+
+from harness import DEFAULT_DATASET
+from harness.report import Table, is_trial
+from harness.report.documents import Document
+from harness.report.evidence import Evidence
+from harness.report.figures import Drawing, Missing
+from harness.report.tables import FORMATS, as_markdown, markdown_text
+
+_FORM_NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV", "html": "HTML"}
+
+
+def figure_stem(dataset: str, figure: str) -> str:
+    """Where a figure lies, without its ending; a dataset may be called by a path or by options."""
+    safe = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in dataset).strip(".-")
+    return f"figures/{safe or 'data'}/{figure}"
+
+
+def index_page(evidence: Evidence, tables: Sequence[Document], figures: dict[str, list[Drawing | Missing]]) -> str:
+    """The index as Markdown."""
+    parts = [_head(evidence), *_comparison(tables), _tables(tables), *_figures(figures), _foot()]
+    return "\n".join(parts)
+
+
+def _head(evidence: Evidence) -> str:
+    runs = [one for one in evidence.records if one.status == "finished" and not is_trial(one.config)]
+    datasets = sorted({one.dataset["name"] for one in runs})
+    methods = {one.config["method"] for one in runs}
+    named = markdown_text(", ".join(datasets)) or "no dataset"
+    return f"""# Reports
+
+{len(runs):,} runs of {len(methods)} methods on {named}. Every figure below is a function of the
+records in [runs/](runs); nothing is typed by hand, and the test suite makes all of it again and fails if a file
+differs.
+
+**[The page](index.html)** has all of this, sortable and filterable, with the settings, the course and the cost of every
+run: open it in a browser from a clone (a code host shows its source). With `python -m harness report --open` it also
+shows what each method predicts for each query of *your* runs.
+"""
+
+
+def _comparison(tables: Sequence[Document]) -> list[str]:
+    """The comparison on the first dataset, in full: what most people come for."""
+    found = [document for document in tables if document.id == "comparison"]
+    return [f"## Comparison\n\n{as_markdown(table)}" for document in found for table in _main(document)]
+
+
+def _main(document: Document) -> list[Table]:
+    named = [table for table in document.tables if table.title == DEFAULT_DATASET]
+    return list(named or document.tables[:1])
+
+
+def _tables(tables: Sequence[Document]) -> str:
+    lines = ["## Tables", "", "| table | what it compares | measured here | forms |", "|---|---|---|---|"]
+    for document in sorted(tables, key=lambda one: not one.measured):
+        links = ", ".join(f"[{_FORM_NAMES[form]}](tables/{document.id}.{form})" for form in FORMATS)
+        name = f"[{markdown_text(document.id)}](tables/{document.id}.md)"
+        here = "yes" if document.measured else "not yet"
+        lines.append(f"| {name} | {markdown_text(document.title)} | {here} | {links} |")
+    return "\n".join(lines) + "\n"
+
+
+def _figures(figures: dict[str, list[Drawing | Missing]]) -> list[str]:
+    parts = ["## Figures\n"]
+    for dataset, drawn in figures.items():
+        parts.append(f"### {markdown_text(dataset)}\n")
+        for one in drawn:
+            if isinstance(one, Drawing):
+                stem = figure_stem(dataset, one.id)
+                parts.append(
+                    f"![{markdown_text(one.alt)}]({stem}.png)\n\n**{markdown_text(one.title)}.** "
+                    f"{markdown_text(one.caption)} [SVG]({stem}.svg)\n"
+                )
+            else:
+                parts.append(
+                    f"**{markdown_text(one.title)}**: {markdown_text(one.why)}. To get it: {_code(one.command)}\n"
+                )
+    return parts
+
+
+def _code(text: str) -> str:
+    """Text as a span of code, whatever is in it."""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{' '.join(text.split())}{space}{fence}"
+
+
+def _foot() -> str:
+    return """## Others
+
+- [speed.md](speed.md): what `make bench` measured, with the machine it ran on.
+- [plan.md](plan.md): memory and time of every method on every dataset, as `harness plan` estimates them.
+
+## Make it again
+
+```
+python -m harness bench --table thesis-2.4 --datasets lf-pydocstitles --seeds 0,1,2   # runs what is missing
+python -m harness report --collect    # records of your workspace into reports/runs
+python -m harness report --write      # tables, figures, page, this index
+python -m harness report --check      # is everything here what the records give?
+```
+"""

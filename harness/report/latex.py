@@ -1,0 +1,200 @@
+r"""A `Table` as LaTeX: booktabs rules, best `\textbf`, second `\underline`, scaled down where a page is too small.
+
+Texts are other people's, so every character is either one that LaTeX prints as it is, a macro that prints it, or its
+code point: nothing in a name can start a macro, end an argument or stop the compiler. The fonts of a bare
+installation are enough. A table needs the packages that `PACKAGES` names; `as_document` is a whole document.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from harness.report.cells import Cell, Table
+
+PACKAGES = ("array", "booktabs", "graphicx")
+_LONG = 40
+"""Characters of a column of words before its texts are broken into lines."""
+_LINES = 48
+"""Lines of a float; more would be too small to read on one page."""
+_LONG_WORD = 24
+"""Characters that certainly fit on such a line."""
+
+_MACROS = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    # after the end of a row these two would be read as its options
+    "[": "{[}",
+    "*": "{*}",
+    "±": r"$\pm$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "÷": r"$\div$",
+    "·": r"$\cdot$",
+    "\N{MINUS SIGN}": "$-$",
+    "⊕": r"$\oplus$",
+    "\N{UNION}": r"$\cup$",
+    "≠": r"$\neq$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "∞": r"$\infty$",
+    "→": r"$\rightarrow$",
+    "←": r"$\leftarrow$",
+    "†": r"$^{\dagger}$",
+    "‡": r"$^{\ddagger}$",
+    "°": r"$^{\circ}$",
+    "µ": r"$\mu$",
+    "\N{EN DASH}": r"\textendash{}",
+    "\N{EM DASH}": r"\textemdash{}",
+    "…": r"\ldots{}",
+    "\N{LEFT SINGLE QUOTATION MARK}": r"\textquoteleft{}",
+    "\N{RIGHT SINGLE QUOTATION MARK}": r"\textquoteright{}",
+    "\N{LEFT DOUBLE QUOTATION MARK}": r"\textquotedblleft{}",
+    "\N{RIGHT DOUBLE QUOTATION MARK}": r"\textquotedblright{}",
+    "•": r"\textbullet{}",
+    "§": r"\S{}",
+    "©": r"\copyright{}",
+    "ß": r"\ss{}",
+    "æ": r"\ae{}",
+    "Æ": r"\AE{}",
+    "ø": r"\o{}",
+    "Ø": r"\O{}",
+    "å": r"\aa{}",
+    "Å": r"\AA{}",
+    "œ": r"\oe{}",
+    "Œ": r"\OE{}",
+    "ł": r"\l{}",
+    "Ł": r"\L{}",
+    "\N{LATIN SMALL LETTER DOTLESS I}": r"\i{}",
+}
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
+    "omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+)
+
+
+def _greek(name: str) -> str:
+    """The letter that a macro is called after; Unicode spells lambda without b."""
+    case = "CAPITAL" if name[0].isupper() else "SMALL"
+    return unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
+
+
+_MACROS |= {_greek(name): rf"$\{name}$" for name in _GREEK.split()}
+_ACCENTS = {
+    "\N{COMBINING GRAVE ACCENT}": "`",
+    "\N{COMBINING ACUTE ACCENT}": "'",
+    "\N{COMBINING CIRCUMFLEX ACCENT}": "^",
+    "\N{COMBINING TILDE}": "~",
+    "\N{COMBINING DIAERESIS}": '"',
+    "\N{COMBINING MACRON}": "=",
+    "\N{COMBINING BREVE}": "u",
+    "\N{COMBINING DOT ABOVE}": ".",
+    "\N{COMBINING DOUBLE ACUTE ACCENT}": "H",
+    "\N{COMBINING CARON}": "v",
+    "\N{COMBINING RING ABOVE}": "r",
+    "\N{COMBINING CEDILLA}": "c",
+}
+
+
+def latex_text(text: str) -> str:
+    """Text that LaTeX prints as it is; a character that its fonts lack becomes `[U+1F600]`."""
+    characters = unicodedata.normalize("NFC", " ".join(text.split()))
+    # pairs of these would be joined to one sign, as -- to a dash
+    return re.sub(r"([-',])(?=\1)", r"\1{}", "".join(map(_character, characters)))
+
+
+def _character(character: str) -> str:
+    if character in _MACROS:
+        return _MACROS[character]
+    if " " <= character <= "~":
+        return character
+    letter, accent = unicodedata.normalize("NFD", character)[0], unicodedata.normalize("NFD", character)[1:]
+    if accent in _ACCENTS and letter.isascii() and letter.isalpha():
+        return rf"\{_ACCENTS[accent]}{{{letter}}}"
+    return f"{{[}}U+{ord(character):04X}]"
+
+
+def _cell(entry: Cell) -> str:
+    main = latex_text(entry.main)
+    if entry.best:
+        main = rf"\textbf{{{main}}}"
+    elif entry.second:
+        main = rf"\underline{{{main}}}"
+    main += latex_text(entry.mark)
+    if not entry.beside:
+        return main
+    # what the paper has stands below, so that a table of many columns stays large enough to read
+    return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{main}\\{{\footnotesize ({latex_text(entry.beside)})}}\end{{tabular}}"
+
+
+def _column_types(table: Table) -> str:
+    """Words flush left, in lines if they are many and none is longer than a line; numbers flush right."""
+    types = []
+    for place in range(len(table.columns)):
+        texts = [row[place].main for row in table.rows]
+        longest_word = max((len(word) for text in texts for word in text.split()), default=0)
+        many = max(map(len, texts), default=0) > _LONG and longest_word <= _LONG_WORD
+        broken = r">{\raggedright\arraybackslash}p{55mm}" if many else "l"
+        types.append(broken if place < table.words else "r")
+    return "".join(types)
+
+
+def as_latex(table: Table) -> str:
+    """A floating table, never wider than the line nor higher than the page; a long one continues in further floats."""
+    pieces = table.parts(_LINES)
+    return "\n".join(_float(piece, place, len(pieces)) for place, piece in enumerate(pieces))
+
+
+def _float(table: Table, place: int, places: int) -> str:
+    """One of the floats of a table: the first has the label, the last the notes."""
+    head = " & ".join(latex_text(name) for name in table.columns)
+    stacked = any(entry.beside for row in table.rows for entry in row)
+    end = r"\\[3pt]" if stacked else r"\\"
+    groups = ["".join(f"{' & '.join(map(_cell, row))} {end}\n" for row in rows) for rows in table.groups()]
+    caption = " ".join(latex_text(text) for text in (table.heading, table.caption) if text)
+    notes = "".join(f"\n{latex_text(note)}\\par" for note in table.notes) if place == places - 1 else ""
+    lines = [
+        rf"% \usepackage{{{','.join(PACKAGES)}}}",
+        r"\begin{table}[htbp]",
+        r"\centering\small\setlength{\abovecaptionskip}{0pt}\setlength{\belowcaptionskip}{6pt}",
+        *([r"\addtocounter{table}{-1}"] if place else []),
+        rf"\caption{{{latex_text(table.heading)} (continued)}}" if place else rf"\caption{{{caption}}}",
+        *([] if place else [rf"\label{{tab:{table.anchor}}}"]),
+        r"\resizebox*{!}{\ifdim\totalheight>0.75\textheight 0.75\textheight\else\totalheight\fi}{%",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{_column_types(table)}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+        "\\midrule\n".join(groups) + r"\bottomrule",
+        r"\end{tabular}}}",
+    ]
+    if notes:
+        lines += [rf"\par\smallskip\begin{{minipage}}{{\linewidth}}\footnotesize\raggedright{notes}", r"\end{minipage}"]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def as_document(tables: Sequence[Table]) -> str:
+    """A document of its own, every table on pages of its own."""
+    return in_document(as_latex(table) for table in tables)
+
+
+def in_document(fragments: Iterable[str]) -> str:
+    """A document of its own around what `as_latex` made."""
+    pages = "\\clearpage\n".join(fragments)
+    return (
+        "\\documentclass[a4paper,landscape]{article}\n"
+        f"\\usepackage[margin=15mm]{{geometry}}\n\\usepackage{{{','.join(PACKAGES)}}}\n"
+        f"\\begin{{document}}\n{pages}\\end{{document}}\n"
+    )

@@ -1,0 +1,220 @@
+// The prediction explorer: queries on the left, what several methods predict for one of them on the right.
+
+const CHOSEN_AT_FIRST = 3;
+const BINS = ["head", "torso", "tail"];
+
+function predictionExplorer(manifest, changed) {
+  const pickDataset = byId("explorer-dataset");
+  const search = byId("query-search");
+  const list = longList(byId("query-list"), optionOf, choose);
+  const known = new Map(); // texts by dataset
+  const hits = new Map(); // "d0/r1" -> Uint8Array
+  let dataset;
+  let store;
+  let chosen = [];
+  let row = 0;
+  let opening; // settles when the query in question is shown
+
+  fillSelect(pickDataset, manifest.datasets.map((one) => [one.name, one.title]));
+  pickDataset.addEventListener("change", () => chooseDataset(pickDataset.value));
+  search.addEventListener("input", settled(60, () => {
+    remember({ q: search.value }, "explorer");
+    refill();
+  }));
+  search.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowDown" && event.key !== "Enter") return;
+    event.preventDefault();
+    byId("query-list").focus();
+    if (event.key === "Enter" || !list.items().includes(row)) list.pick(0);
+  });
+  byId("query-before").addEventListener("click", () => list.step(-1));
+  byId("query-after").addEventListener("click", () => list.step(1));
+  byId("query-random").addEventListener("click", () => list.pick(Math.floor(Math.random() * list.items().length)));
+
+  function choose(wanted) {
+    remember({ row: wanted }, "explorer");
+    open(wanted);
+  }
+
+  /** Another dataset has other queries and other runs. */
+  function chooseDataset(name, section = "explorer") {
+    remember({ explore: name, row: "", q: "", runs: "", a: "", b: "" }, section);
+    search.value = "";
+    row = 0;
+    useDataset(name);
+    list.mark(row);
+  }
+
+  function useDataset(name) {
+    dataset = manifest.datasets.find((one) => one.name === name) ?? manifest.datasets[0];
+    pickDataset.value = dataset.name;
+    if (!known.has(dataset.folder)) known.set(dataset.folder, queryTexts(dataset, settled(30, textsArrived)));
+    store = known.get(dataset.folder);
+    byId("bins-note").textContent =
+      `number: train rows of the label; head from about ${grouped.format(dataset.head)}, torso from about ${grouped.format(dataset.torso)}, tail below`;
+    useRuns(look("runs").split(",").filter((run) => dataset.runs.some((one) => one.run === run)));
+    row = Math.min(row, dataset.rows - 1);
+    refill();
+    opening = open(row);
+    changed(dataset);
+  }
+
+  /** Runs to show side by side; those that lead at P@1 if none are named. */
+  function useRuns(names) {
+    const leading = [...dataset.runs].sort((a, b) => (b.metrics["P@1"] ?? 0) - (a.metrics["P@1"] ?? 0));
+    chosen = names.length ? names : leading.slice(0, CHOSEN_AT_FIRST).map((one) => one.run);
+    const boxes = dataset.runs.map((run) =>
+      el(
+        "label",
+        { title: runTitle(run) },
+        el("input", { type: "checkbox", value: run.run, onchange: readPicker }),
+        el("span", { text: runName(run, dataset) }),
+      ),
+    );
+    const picker = byId("run-picker");
+    picker.replaceChildren(picker.querySelector("legend"), ...boxes);
+    for (const input of picker.querySelectorAll("input")) input.checked = chosen.includes(input.value);
+    wantHits();
+  }
+
+  function readPicker() {
+    const checked = [...byId("run-picker").querySelectorAll("input:checked")].map((input) => input.value);
+    chosen = [...chosen.filter((run) => checked.includes(run)), ...checked.filter((run) => !chosen.includes(run))];
+    remember({ runs: chosen.join(",") }, "explorer");
+    wantHits();
+    open(row);
+  }
+
+  function wantHits() {
+    const { folder } = dataset;
+    for (const run of chosen) {
+      if (hits.has(`${folder}/${run}`)) continue;
+      hitsOf(folder, run).then((masks) => {
+        hits.set(`${folder}/${run}`, masks);
+        list.draw(true);
+      }, () => {});
+    }
+    list.draw(true);
+  }
+
+  function optionOf(item) {
+    const signs = chosen.map((run) => hits.get(`${dataset.folder}/${run}`)).filter(Boolean);
+    return [
+      el("span", { class: "option-text", dir: "auto", text: store.texts[item] === null ? "…" : readable(store.texts[item]) }),
+      el("span", { class: "option-signs" }, el("span", { class: "option-row", text: `#${item}` }), ...signs.map((masks) => hitSigns(masks[item]))),
+    ];
+  }
+
+  function refill() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const all = Array.from({ length: dataset.rows }, (_, index) => index);
+    const asked = /^#(\d+)$/.exec(search.value.trim());
+    const found = asked ? all.filter((index) => index === Number(asked[1]))
+      : words.length ? all.filter((index) => store.texts[index] !== null && words.every((word) => store.lower[index].includes(word)))
+      : all;
+    list.fill(found, row);
+    const waiting = store.broken ? "; some texts are missing, make the explorer again" : store.whole ? "" : `; ${grouped.format(store.loaded)} texts loaded so far`;
+    const total = dataset.rows === 1 ? "1 query" : `${grouped.format(dataset.rows)} queries`;
+    byId("query-count").textContent = (found.length === dataset.rows ? total : `${grouped.format(found.length)} of ${total}`) + waiting;
+  }
+
+  function textsArrived() {
+    if (dataset && store === known.get(dataset.folder)) refill();
+  }
+
+  /** Shows one query; a later choice wins over one that is still loading. */
+  async function open(wanted) {
+    row = wanted;
+    const asked = { dataset, row, chosen };
+    const stale = () => asked.dataset !== dataset || asked.row !== row || asked.chosen !== chosen;
+    const part = Math.floor(row / dataset.shard_rows);
+    const at = row - part * dataset.shard_rows;
+    try {
+      const [text, truths, ...answers] = await Promise.all([
+        store.want(row),
+        shard(dataset.folder, "truth", part),
+        ...chosen.map((run) => shard(dataset.folder, run, part)),
+      ]);
+      const truth = truths[at];
+      const answered = answers.map((answer) => ({ ids: answer.ids[at], scores: answer.scores[at] }));
+      const labels = await labelsOf(dataset, new Set([...truth, ...answered.flatMap((one) => one.ids)]));
+      if (stale()) return;
+      byId("query-text").textContent = readable(text);
+      byId("truth").replaceChildren(...truth.map((label) => el("li", {}, labelText(labels.get(label)), binOf(labels.get(label), dataset))));
+      byId("predictions").replaceChildren(...chosen.map((run, index) => methodColumn(dataset, run, answered[index], new Set(truth), labels)));
+      if (!chosen.length) byId("predictions").append(el("p", { class: "quiet", text: "Choose a method above." }));
+    } catch (fault) {
+      if (!stale()) byId("query-text").textContent = `${fault.message}; make the explorer again: python -m harness report --open`;
+    }
+  }
+
+  /** From elsewhere on the page: this query, these methods. */
+  function visit(wanted, runs) {
+    search.value = "";
+    remember({ q: "", runs: runs.join(","), row: wanted }, "explorer");
+    useRuns(runs);
+    row = wanted;
+    refill();
+    list.mark(wanted);
+    open(wanted);
+    scrollToSection("explorer");
+    byId("query-list").focus({ preventScroll: true });
+  }
+
+  function restore() {
+    search.value = look("q");
+    row = Math.max(0, Number.parseInt(look("row", "0"), 10) || 0);
+    useDataset(look("explore"));
+    list.mark(row);
+  }
+
+  whenRestored(restore);
+  restore();
+  return { visit, chooseDataset, dataset: () => dataset, texts: () => store, opened: () => opening };
+}
+
+/** The method's name, with what sets it apart from other runs of the same method. */
+function runName(run, dataset) {
+  const alike = dataset.runs.filter((one) => one.method === run.method);
+  if (alike.length === 1) return run.method;
+  const apart = ["encoder", "scorer", "settings", "seed"].filter((key) => new Set(alike.map((one) => one[key])).size > 1);
+  return [run.method, ...apart.map((key) => (key === "seed" ? `seed ${run.seed}` : run[key])).filter(Boolean)].join(" · ");
+}
+
+const runTitle = (run) =>
+  [run.id, run.encoder, run.scorer, run.settings, ...Object.entries(run.metrics).map(([name, value]) => `${name} ${percent(value)}`)].filter(Boolean).join(" · ");
+
+/** Texts and train rows of some labels: id -> [text, train rows]. */
+async function labelsOf(dataset, ids) {
+  const wanted = [...ids].filter((id) => id >= 0);
+  const numbers = [...new Set(wanted.map((id) => Math.floor(id / dataset.shard_labels)))];
+  const parts = new Map(await Promise.all(numbers.map(async (number) => [number, await shard(dataset.folder, "labels", number)])));
+  return new Map(wanted.map((id) => [id, parts.get(Math.floor(id / dataset.shard_labels))[id % dataset.shard_labels]]));
+}
+
+const labelText = (label) => el("span", { class: "label", dir: "auto", text: readable(label?.[0]), title: label?.[0] });
+
+function binOf(label, dataset) {
+  const rows = label?.[1] ?? 0;
+  // the bins cut through labels of equal frequency, so a label carries its own
+  const bin = BINS[label?.[2]] ?? (rows >= dataset.head ? "head" : rows >= dataset.torso ? "torso" : "tail");
+  return el("span", { class: `bin ${bin}`, title: `seen in ${count(rows, "train row")}`, text: `${bin} ${grouped.format(rows)}` });
+}
+
+function methodColumn(dataset, name, { ids, scores }, truth, labels) {
+  const run = dataset.runs.find((one) => one.run === name);
+  const items = ids.flatMap((id, index) => (id < 0 ? [] : [prediction(labels.get(id), scores[index], truth.has(id), dataset)]));
+  const first = ids.slice(0, 5).filter((id) => truth.has(id)).length;
+  return el(
+    "div",
+    { class: "method", "data-run": name },
+    el("h5", {}, el("span", { text: runName(run, dataset) }), el("span", { class: "tally", text: `${first} of 5` })),
+    items.length ? el("ol", {}, ...items) : el("p", { class: "quiet", text: "No prediction." }),
+  );
+}
+
+function prediction(label, score, hit, dataset) {
+  const sign = el("span", { class: `sign ${hit ? "hit" : "miss"}`, role: "img", "aria-label": hit ? "hit" : "miss", text: hit ? "✓" : "×" });
+  const facts = el("span", { class: "facts" }, el("span", { class: "score", text: score === null ? "none" : score.toPrecision(3) }), binOf(label, dataset));
+  return el("li", { class: hit ? "hit" : "miss" }, sign, labelText(label), facts);
+}

@@ -1,0 +1,224 @@
+"""What the page's scripts work on: the comparison with its groups of runs, and every run as far as a reader wants it.
+
+A comparison row is a group of runs that differ in nothing but their seed, once for every way of scoring, as in
+`harness.report.comparison`. Configurations, environments and many curves repeat from run to run: each is stored once,
+in a pool, and known by its number.
+"""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from harness.config import flatten
+from harness.errors import UserError
+from harness.record import RunRecord
+from harness.report import is_trial, tidy, varying_keys
+from harness.report.cells import Figure
+from harness.report.evidence import Evidence
+from harness.report.grids.defaults import Settings, changes, default_settings, settings
+
+SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
+_SETTING = ["dataset", "digest", "filter", "metric_version"]
+"""Runs that differ in one of these never share a table."""
+_GROUP = ["method", "encoder", "settings", "scorer"]
+_OF_BIN = ("bin", "P@5", "PSP@5")
+_POINTS = 60
+"""Points that are kept of a curve: more than a small chart can show."""
+
+
+class _Pool:
+    """Values that occur often, each kept once and known by its number."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: Any) -> int:
+        key = json.dumps(value, sort_keys=True)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return self._numbers[key]
+
+
+class _Pools:
+    """One pool for each kind of what repeats."""
+
+    def __init__(self) -> None:
+        self.configs, self.settings, self.environments = _Pool(), _Pool(), _Pool()
+        self.metrics, self.series = _Pool(), _Pool()
+
+    def config(self, values: dict[str, Any]) -> int:
+        """The number of a configuration, which is a list of numbers of settings: most have most in common."""
+        return self.configs.number([self.settings.number(pair) for pair in sorted(flatten(values).items())])
+
+
+def page_data(evidence: Evidence) -> dict[str, Any]:
+    """Everything the page shows of the runs, as plain values; the same evidence gives the same values."""
+    records = {record.run_id: record for record in evidence.records}
+    try:
+        frame = tidy(list(evidence.records))
+    except UserError:  # the page of an empty folder says what to do
+        frame = pd.DataFrame()
+    pools = _Pools()
+    datasets = _datasets(frame, records)
+    used = sorted({name for one in datasets for row in one["rows"] for name in row["runs"]})
+    return {
+        "datasets": datasets,
+        "runs": {name: _run(records[name], pools) for name in used},
+        "configs": pools.configs.values,
+        "settings": pools.settings.values,
+        "environments": pools.environments.values,
+        "metrics": pools.metrics.values,
+        "series": pools.series.values,
+        "unfinished": [_unfinished(record) for record in evidence.records if record.status != "finished"],
+        "trials": sum(is_trial(record.config) for record in evidence.records),
+    }
+
+
+def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[str, Any]]:
+    if frame.empty:
+        return []
+    told = _told(sorted(set(frame["run_id"])), records)
+    # records of different age may not have the same keys: what reads alike is one row, the newest run of a seed counts
+    frame = frame.assign(settings=frame["run_id"].map(told)).drop_duplicates([*_SETTING, *_GROUP, "seed"], keep="last")
+    found = []
+    for key, part in frame.groupby(_SETTING, sort=True):
+        about = dict(zip(_SETTING, key, strict=True))
+        newest = records[str(part["run_id"].iloc[-1])]
+        found.append(
+            {
+                "name": about["dataset"],
+                "title": str(newest.dataset.get("title") or about["dataset"]),
+                "note": f"Percent on test rows, {'filter pairs masked' if about['filter'] else 'no filter'}; "
+                f"data {about['digest']}, metrics v{about['metric_version']}.",
+                "statistics": newest.dataset.get("statistics", {}),
+                "metrics": _measured(part),
+                "rows": _rows(part, records),
+            }
+        )
+    _name_apart(found)
+    return sorted(found, key=lambda one: (-len(one["rows"]), one["key"]))  # where there is most to compare comes first
+
+
+def _name_apart(datasets: list[dict[str, Any]]) -> None:
+    """Gives each dataset a key for the address of a view; of several versions of one dataset each has its own."""
+    seen: dict[str, int] = {}
+    for one in datasets:
+        seen[one["name"]] = seen.get(one["name"], 0) + 1
+        number = seen[one["name"]]
+        one["key"] = one["name"] if number == 1 else f"{one['name']} ({number})"
+
+
+def _measured(part: pd.DataFrame) -> list[str]:
+    names = [str(name) for name in part if "@" in str(name) and part[str(name)].notna().any()]
+    return [name for name in SHOWN if name in names] or names
+
+
+def _rows(part: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[str, Any]]:
+    shown = _measured(part)
+    rows: list[dict[str, Any]] = []
+    for key, group in part.sort_values(["seed", "run_id"]).groupby(_GROUP, sort=True):
+        names = dict(zip(_GROUP, key, strict=True))
+        runs = [str(name) for name in group["run_id"]]
+        memory = [records[name].peak_memory_gib for name in runs]
+        rows.append(
+            {
+                "run": runs[0],
+                "runs": runs,
+                **names,
+                "figures": _figures(shown, group[shown].to_numpy(np.float64)),
+                "seconds": float(group["seconds"].mean()),
+                "memory": max((one for one in memory if one is not None), default=None),
+            }
+        )
+    return rows
+
+
+def _figures(names: list[str], values: NDArray[np.float64]) -> dict[str, dict[str, float | None]]:
+    """Mean over seeds of each metric, and the sample deviation where there are several; values are [runs, names]."""
+    figures = {}
+    for name, column in zip(names, values.T.tolist(), strict=True):
+        figure = Figure.of([value for value in column if not math.isnan(value)])
+        figures[name] = {"mean": figure.mean} | ({} if figure.std is None else {"std": figure.std})
+    return figures
+
+
+def _told(names: list[str], records: dict[str, RunRecord]) -> dict[str, str]:
+    """What is unusual about the settings of each run, in words; empty for the method's defaults."""
+    defaults: dict[tuple[str, str], Settings | None] = {}
+    flat: dict[str, dict[str, str]] = {}
+    strangers: dict[str, list[str]] = {}
+    for name in names:
+        record = records[name]
+        method, dataset = record.config["method"], record.dataset["name"]
+        if (method, dataset) not in defaults:
+            defaults[method, dataset] = default_settings(method, dataset)
+        own, default = settings(record.config), defaults[method, dataset]
+        flat[name] = flatten(own if default is None else changes(own, default))
+        flat[name].pop("encoder", None)
+        if default is None:
+            strangers.setdefault(method, []).append(name)
+    for alike in strangers.values():  # methods of somewhere else: what sets their runs apart must do
+        varying = set(varying_keys([flat[name] for name in alike]))
+        for name in alike:
+            flat[name] = {key: value for key, value in flat[name].items() if key in varying}
+    return {
+        name: ", ".join(f"{key.removeprefix('params.')}={value}" for key, value in sorted(one.items()))
+        for name, one in flat.items()
+    }
+
+
+def _run(record: RunRecord, pools: _Pools) -> dict[str, Any]:
+    config = {key: value for key, value in record.config.items() if key != "seed"}
+    views = record.views or {"": record.metrics}
+    names = list(dict.fromkeys(name for scores in views.values() for name in scores))
+    always = {
+        "method": record.config["method"],
+        "encoder": record.config["encoder"],
+        "dataset": str(record.dataset.get("title") or record.dataset["name"]),
+        "seed": record.config["seed"],
+        "started": record.started,
+        "seconds": record.seconds,
+        "config": pools.config(config),
+        "environment": pools.environments.number(flatten(record.environment)),
+        "metrics": pools.metrics.number(names),
+        "views": {view: [scores.get(name) for name in names] for view, scores in views.items()},
+    }
+    where_kept = {
+        "memory": record.peak_memory_gib,
+        "curves": {name: pools.series.number(values) for name, values in _thinned(record.curves).items()},
+        "timings": record.timings,
+        "training": flatten(record.training),
+        "search": flatten(record.search),
+        "augmentation": flatten(record.augmentation),
+        "bins": [{key: one[key] for key in _OF_BIN if key in one} for one in record.contributions],
+        "resumed": len(record.resumed),
+        "warnings": record.warnings,
+    }
+    return always | {key: value for key, value in where_kept.items() if value}
+
+
+def _thinned(curves: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
+    """Curves of about `_POINTS` points at most: evenly spaced, the last, and those where validation was measured."""
+    points = len(curves.get("step", []))
+    if points <= _POINTS:
+        return curves
+    kept = set(range(0, points, -(-points // _POINTS))) | {points - 1}
+    sparse = [values for values in curves.values() if values.count(None) > points // 2]
+    kept |= {index for values in sparse for index, value in enumerate(values) if value is not None}
+    return {name: [values[index] for index in sorted(kept)] for name, values in curves.items()}
+
+
+def _unfinished(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run": record.run_id,
+        "method": record.config.get("method", ""),
+        "dataset": record.dataset.get("name", ""),
+        "status": record.status,
+        "error": record.error or "",
+    }

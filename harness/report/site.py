@@ -1,0 +1,121 @@
+"""The whole report as files: tables in four forms, figures, the page, and an index for people who read on a code host.
+
+    evidence -> {relative path: bytes} -> written, or held against what is there
+
+Everything is a function of the evidence, so a report that was made from other evidence is found by making it again.
+"""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import DEFAULT_DATASET
+from harness.files import write_bytes
+from harness.progress import progress
+from harness.report import is_trial
+from harness.report.documents import documents
+from harness.report.evidence import Evidence
+from harness.report.figures import FIGURES, Drawing, Missing, draw_all
+from harness.report.index import figure_stem, index_page
+from harness.report.page import build_page, page_data
+from harness.report.tables import FORMATS, render
+
+OWNED = ("tables", "figures")
+"""Folders in which every file is ours: what is not made any more is removed."""
+PAGE, INDEX = "index.html", "README.md"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A report that is not written yet."""
+
+    files: dict[str, bytes]
+    """By path relative to the report's folder."""
+
+
+def drawings(evidence: Evidence) -> dict[str, list[Drawing | Missing]]:
+    """All figures by dataset, the main one first; of the other datasets only those that can be drawn."""
+    names = _datasets(evidence)
+    wanted = [(dataset, figure) for dataset in names for figure in FIGURES]
+    found: dict[str, list[Drawing | Missing]] = {}
+    with progress("figures", len(wanted), "figures") as advance:
+        for dataset, figure in wanted:
+            for drawn in draw_all(evidence, dataset, [figure]):
+                if dataset == names[0] or isinstance(drawn, Drawing):
+                    found.setdefault(dataset, []).append(drawn)
+            advance(1)
+    return found
+
+
+def _datasets(evidence: Evidence) -> list[str]:
+    """Those with finished runs: the default one first, then by number of runs."""
+    counts: dict[str, int] = {}
+    for record in evidence.records:
+        if record.status == "finished" and not is_trial(record.config):
+            counts[record.dataset["name"]] = counts.get(record.dataset["name"], 0) + 1
+    return sorted(counts, key=lambda name: (name != DEFAULT_DATASET, -counts[name], name))
+
+
+def make_site(evidence: Evidence) -> Site:
+    """Everything a report consists of, but for the explorer's texts, which are other people's."""
+    tables, figures = documents(evidence), drawings(evidence)
+    files: dict[str, bytes] = {}
+    for document in tables:
+        for form in FORMATS:
+            files[f"tables/{document.id}.{form}"] = render(list(document.tables), form).encode()
+    for dataset, drawn in figures.items():
+        for one in drawn:
+            if isinstance(one, Drawing):
+                files[f"{figure_stem(dataset, one.id)}.svg"] = one.svg
+                files[f"{figure_stem(dataset, one.id)}.png"] = one.png
+    shown = [table for document in tables if document.measured for table in document.tables]
+    every_figure = [one for drawn in figures.values() for one in drawn]
+    files[PAGE] = build_page(page_data(evidence), every_figure, shown).encode()
+    files[INDEX] = index_page(evidence, tables, figures).encode()
+    return Site(files)
+
+
+def write_site(site: Site, folder: Path) -> tuple[int, int]:
+    """Writes what changed and removes what is not made any more; returns how many files of each."""
+    changed = [name for name, content in site.files.items() if not _same(folder / name, content)]
+    for name in changed:
+        write_bytes(folder / name, site.files[name])
+    gone = stale(site, folder)
+    for name in gone:
+        (folder / name).unlink()
+    return len(changed), len(gone)
+
+
+def check_site(site: Site, folder: Path) -> list[str]:
+    """In what the files of a folder are not the site; empty if they are."""
+    faults = []
+    for name, content in sorted(site.files.items()):
+        if not (folder / name).is_file():
+            faults.append(f"{name} is missing")
+        elif not _same(folder / name, content):
+            faults.append(f"{name} is not what the records give")
+    return [*faults, *(f"{name} is not made from the records" for name in stale(site, folder))]
+
+
+def stale(site: Site, folder: Path) -> list[str]:
+    """Files in the site's own folders that are not of the site."""
+    there = [path for owned in OWNED for path in sorted((folder / owned).rglob("*")) if path.is_file()]
+    return [name for path in there if (name := path.relative_to(folder).as_posix()) not in site.files]
+
+
+def _same(path: Path, content: bytes) -> bool:
+    """Whether a file holds this content; pictures count by their pixels, because compressors differ by processor."""
+    if not path.is_file():
+        return False
+    before = path.read_bytes()
+    return before == content or (path.suffix == ".png" and _pixels(before) == _pixels(content))
+
+
+def _pixels(content: bytes) -> tuple[tuple[int, int], bytes] | None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.size, image.convert("RGBA").tobytes()
+    except (OSError, SyntaxError, ValueError):
+        return None

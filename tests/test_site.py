@@ -1,0 +1,167 @@
+"""The whole report: complete, byte-identical, checked against what is committed, and sound for bad records."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.files import write_json
+from harness.published import published_tables
+from harness.record import RunRecord
+from harness.report.documents import as_dict, documents, representative
+from harness.report.evidence import Evidence, read_evidence
+from harness.report.site import check_site, make_site, write_site
+from tests.commands import call
+from tests.test_declared import DATASET, record
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of a few records, one of them of a failed run."""
+    runs = [record(f"run-{seed}", seed=seed, p1=50.0 + seed) for seed in range(3)]
+    runs += [record("zero", method="zeroshot", p1=40.0), record("dead", status="failed")]
+    for one in runs:
+        keep(tmp_path / "reports", one)
+    return tmp_path / "reports"
+
+
+def keep(folder: Path, one: RunRecord) -> None:
+    write_json(folder / "runs" / f"{one.run_id}.json", one.model_dump(mode="json"))
+
+
+def test_everything_is_written_once_and_then_found_fresh(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 63"""
+    assert call("report", "--write", "--folder", str(folder)) == 0
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"index.html", "README.md", "tables/comparison.md", "tables/thesis-2.5.tex"} <= names
+    before = {name: (folder / name).read_bytes() for name in names}
+    capsys.readouterr()
+    assert call("report", "--check", "--folder", str(folder)) == 0
+    assert "are what the records give" in capsys.readouterr().out
+    assert call("report", "--write", "--folder", str(folder)) == 0
+    assert "0 new or changed, 0 removed" in capsys.readouterr().out
+    assert {name: (folder / name).read_bytes() for name in names} == before
+
+
+def test_a_stale_report_is_told_and_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 63"""
+    site = make_site(read_evidence(folder))
+    write_site(site, folder)
+    (folder / "tables" / "comparison.md").write_text("other")
+    (folder / "tables" / "old.md").write_text("of a table that is gone")
+    (folder / "index.html").unlink()
+    assert check_site(site, folder) == [
+        "index.html is missing",
+        "tables/comparison.md is not what the records give",
+        "tables/old.md is not made from the records",
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--check", "--folder", str(folder), "--json"])
+    assert ended.value.code == 1
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    assert write_site(site, folder) == (2, 1)
+    assert check_site(site, folder) == []
+    keep(folder, record("run-4", seed=4, p1=60.0))
+    assert any("README.md" in fault for fault in check_site(make_site(read_evidence(folder)), folder))
+
+
+def test_no_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--write", "--check"):
+        with pytest.raises(SystemExit) as ended:
+            main(["report", option, "--folder", str(tmp_path)])
+        assert ended.value.code == 2
+        assert "report --collect" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_failed_runs_alone_make_a_report_that_says_so(tmp_path: Path) -> None:
+    """fault 61"""
+    keep(tmp_path, record("dead", status="failed"))
+    site = make_site(read_evidence(tmp_path))
+    assert "0 runs of 0 methods on no dataset" in site.files["README.md"].decode()
+    assert "tables/comparison.md" not in site.files
+    assert "tables/thesis-2.5.md" in site.files
+
+
+def test_a_damaged_record_is_told_and_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "runs" / "broken.json").write_text('{"run_id": 3')
+    shutil.copy(folder / "runs" / "run-0.json", folder / "runs" / "later.json")
+    changed = json.loads((folder / "runs" / "later.json").read_text()) | {"schema_version": 99}
+    (folder / "runs" / "later.json").write_text(json.dumps(changed))
+    found = read_evidence(folder)
+    assert len(found.records) == 5
+    told = capsys.readouterr().err
+    assert "broken.json" in told
+    assert "schema 99" in told
+
+
+def test_hostile_names_stay_inert(tmp_path: Path) -> None:
+    """fault 64"""
+    evil = "=<script>alert(1)</script>_&%#|`x`"
+    one = record("evil", method="zeroshot")
+    one.config["method"] = evil
+    one.config["encoder"] = "../<b>"
+    one.dataset["name"] = evil
+    site = make_site(Evidence((one,)))
+    for name, content in site.files.items():
+        assert ".." not in name
+        assert "<" not in name
+        if name.endswith((".md", ".html")):
+            text = re.sub(r"(`+).*?\1", "", content.decode())  # in a span of code markup is text
+            assert "<script>alert" not in text
+
+
+def test_methods_at_their_own_settings_represent_themselves() -> None:
+    plain, varied = record("plain"), record("varied", eta=0)
+    lone, minilm = record("lone", method="dpr", epochs=3), record("minilm", encoder="minilm")
+    assert representative([plain, varied, lone, minilm]) == [plain, lone, minilm]
+
+
+def test_a_table_for_programs() -> None:
+    (document,) = documents(Evidence((record("a", method="unidec-thesis"),)), ["thesis-2.5"], [DATASET])
+    (told,) = map(as_dict, document.tables)
+    assert told["id"] == f"thesis-2.5-{DATASET}"
+    assert len(told["rows"]) == 6
+    assert [row["P@1"]["mean"] for row in told["rows"]] == [50.0, 49.0, 48.0, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--table", "thesis-2.55"], "did you mean 'thesis-2.5'?"),
+        (["--table", "all", "--compare", "a", "b"], "different reports"),
+        (["--open", "--write"], "different reports"),
+        (["thesis-2.5"], "Names are for comparing"),
+        (["--table", "thesis-2.5", "--format", "docx"], "unknown format 'docx'"),
+    ],
+)
+def test_mistakes_are_told(
+    arguments: list[str], said: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workspace / "runs").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *arguments])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_every_table_in_every_form(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "tables"
+    assert call("report", "--table", "all", "--runs", str(folder / "runs"), "--out", str(out)) == 0
+    stems = {"comparison", "thesis-2.1", *published_tables()}
+    assert {path.name for path in out.iterdir()} == {
+        f"{stem}.{form}" for stem in stems for form in ("md", "tex", "html", "csv")
+    }
+
+
+def test_the_committed_report_is_what_the_committed_records_give() -> None:
+    """fault 63"""
+    folder = ROOT / "reports"
+    site = make_site(read_evidence(folder))
+    assert check_site(site, folder) == []
+    assert len(site.files["index.html"]) < 3_000_000
