@@ -128,10 +128,11 @@ def read_record(path: Path) -> RunRecord:
 
 
 def find_records(folders: list[Path]) -> list[RunRecord]:
-    """All readable records below the given folders (run folders, or plain `*.json` records), oldest first."""
+    """All readable records of the given folders (of run folders, of plain `*.json` records, or a run), oldest first."""
     paths: list[Path] = []
     for folder in folders:
-        paths += [path for path in folder.glob("*/record.json")] + sorted(folder.glob("*.json"))
+        own = folder / "record.json"
+        paths += [own] if own.is_file() else [*sorted(folder.glob("*/record.json")), *sorted(folder.glob("*.json"))]
     records = []
     for path in paths:
         try:

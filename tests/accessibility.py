@@ -50,6 +50,12 @@ _WIDE = """() => {
   return [`the page is ${root.scrollWidth} wide in ${root.clientWidth}`, ...wide.slice(0, 10)];
 }"""
 
+_STUCK = """() => [...document.body.querySelectorAll("*")]
+  .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1
+    && ["auto", "scroll"].includes(getComputedStyle(one).overflowX)
+    && one.tabIndex < 0 && !one.querySelector("a[href], button, input, select, [tabindex='0']"))
+  .map((one) => `${one.tagName}#${one.id}.${one.className}: ${one.textContent.trim().slice(0, 40)}`)"""
+
 _BROKEN = """() => {
   const faults = [], ids = new Set();
   for (const element of document.querySelectorAll("[id]")) {
@@ -85,6 +91,12 @@ def sideways(page: Page) -> list[str]:
     """What makes the page scroll sideways; empty when it does not."""
     wide: list[str] = page.evaluate(_WIDE)
     return wide
+
+
+def stuck(page: Page) -> list[str]:
+    """Boxes that scroll sideways but that no key leads to."""
+    boxes: list[str] = page.evaluate(_STUCK)
+    return boxes
 
 
 def broken_structure(page: Page) -> list[str]:

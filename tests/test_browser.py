@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.accessibility import broken_structure, nameless, pale_texts, sideways
+from tests.accessibility import broken_structure, nameless, pale_texts, sideways, stuck
 from tests.browser import chromium, started, visit
 from tests.loopback import served
 
@@ -81,6 +81,8 @@ def test_faults_that_keep_readers_out_are_found(browser: Browser, tmp_path: Path
     <div style='background: rgb(0 0 0 / 50%)'><p style='color: white'>on half black</p></div>
     <button></button> <button aria-label=named></button> <input> <img src='data:,'>
     <div style='width: 3000px'>wide</div> <i id=twice></i> <i id=twice></i>
+    <div style='overflow: auto; width: 90px'><div style='width: 200px'>stuck</div></div>
+    <div style='overflow: auto; width: 90px' tabindex=0><div style='width: 200px'>within reach</div></div>
     <label for=nothing>l</label> <h1>one</h1> <h3>three</h3>
     """
     with visit(browser, written(tmp_path, body)) as page:
@@ -90,13 +92,14 @@ def test_faults_that_keep_readers_out_are_found(browser: Browser, tmp_path: Path
         assert 3.9 < float(pale[1].split()[0]) < 4.05
         assert sorted(nameless(page)) == ["button", "image", "textbox"]
         assert "3000" in sideways(page)[0] or "3008" in sideways(page)[0]
+        assert [text.split(": ")[1] for text in stuck(page)] == ["stuck"]
         broken = broken_structure(page)
         assert len(broken) == 3
         assert "twice" in broken[0]
         assert "nothing" in broken[1]
         assert "three" in broken[2]
     with visit(browser, written(tmp_path, "<h1>plain</h1>")) as page:
-        assert pale_texts(page) == nameless(page) == sideways(page) == broken_structure(page) == []
+        assert pale_texts(page) == nameless(page) == sideways(page) == stuck(page) == broken_structure(page) == []
 
 
 def test_without_a_browser_a_test_fails_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

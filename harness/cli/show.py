@@ -41,7 +41,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for place, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if column in right else "left"
         longest = max([len(column), *(len(row[place]) for row in cells)])
-        least = None if column in right else min(longest, 2 * _LEAST_WORDS if place == 0 else _LEAST_WORDS)
+        least = longest if column in right else min(longest, 2 * _LEAST_WORDS if place == 0 else _LEAST_WORDS)
         table.add_column(column, justify=justify, overflow="fold", no_wrap=column in right, min_width=least)
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))

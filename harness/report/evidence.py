@@ -100,7 +100,7 @@ class Evidence:
 
     def rows(self, record: RunRecord, view: str | None, column: str) -> NDArray[np.float64] | None:
         """Scores of the test rows in one metric, percent, [M]; None where they were not kept."""
-        scores = self._stored(record, view)
+        scores = self._stored(record, view) if not (view and record.views) or view in record.views else None
         if scores is None or column not in scores:
             return None
         reported = (record.views[view] if view and record.views else record.metrics).get(column)
@@ -165,13 +165,14 @@ def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, 
         columns: What the run has of `ROWS`, see `kept_columns`.
     """
     import zipfile
+    import zlib
 
     try:
         with np.load(file, allow_pickle=False) as stored:
             return {
                 view: dict(zip(columns, np.asarray(stored[view], np.float64).T, strict=True)) for view in stored.files
             }
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"not rows of a run ({error})", file) from error
 
 

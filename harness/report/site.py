@@ -13,7 +13,7 @@ from harness import DEFAULT_DATASET
 from harness.files import write_bytes
 from harness.progress import progress
 from harness.report import is_trial
-from harness.report.documents import documents
+from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
 from harness.report.index import figure_stem, index_page
@@ -68,9 +68,9 @@ def make_site(evidence: Evidence) -> Site:
             if isinstance(one, Drawing):
                 files[f"{figure_stem(dataset, one.id)}.svg"] = one.svg
                 files[f"{figure_stem(dataset, one.id)}.png"] = one.png
-    shown = [table for document in tables if document.measured for table in document.tables]
-    every_figure = [one for drawn in figures.values() for one in drawn]
-    files[PAGE] = build_page(page_data(evidence), every_figure, shown).encode()
+    # the comparison is the page's first section, sortable
+    shown = [document for document in tables if document.measured and document.id != COMPARISON]
+    files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
     files[INDEX] = index_page(evidence, tables, figures).encode()
     return Site(files)
 

@@ -12,6 +12,7 @@ What is damaged is left out with a sentence, so that the rest can be kept.
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,9 @@ def _found_runs(folders: Iterable[Path], shelf: _Shelf) -> Iterator[tuple[Path, 
     """Finished test runs with their folders, by run id, each once."""
     places = {place.absolute() for folder in folders for place in (folder, *folder.glob("*/"))}
     seen: set[str] = set()
-    for place in sorted((place for place in places if (place / "record.json").is_file()), key=lambda path: path.name):
+    for place in sorted(
+        (place for place in places if (place / "record.json").is_file()), key=lambda path: (path.name, path)
+    ):
         try:
             record = read_record(place)
             checked_name("run", record.run_id)
@@ -169,7 +172,7 @@ def _members(archive: bytes) -> dict[str, bytes] | None:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             return {name: opened.read(name) for name in opened.namelist()}
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError):
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError):
         return None
 
 
@@ -220,9 +223,7 @@ def read_study(path: Path) -> Study:
                 "seed": config["seed"],
                 "validation": config["validation"]["size"],
             },
-            trials=[
-                _trial(row, objectives) for row in facts["slots"] if row["state"] in ("COMPLETE", "PRUNED", "FAIL")
-            ],
+            trials=[_trial(row, objectives) for row in facts["slots"] if row["state"] in _ENDED],
             best=facts["best"],
         )
     except ValidationError as error:

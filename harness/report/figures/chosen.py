@@ -1,9 +1,10 @@
 """Which runs a figure shows: evidence -> runs that may stand beside each other -> one group per method.
 
-Runs stand beside each other when data, filter and metric version are the same; of several such versions the one with
-most runs is shown, the newest on ties. Within it a method is shown as it is by default, one run per seed, the newest.
+Runs stand beside each other when data, filter, propensity constants and metric version are the same; of several such
+versions the one with most runs is shown, the newest on ties. Within it a method is shown as it is by default, one run per seed, the newest.
 """
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,7 +154,8 @@ def _counts(record: RunRecord) -> bool:
 
 
 def _version(record: RunRecord) -> tuple[Any, ...]:
-    return record.dataset.get("digest"), bool(record.dataset.get("filter")), record.metric_version
+    constants = json.dumps(record.dataset.get("propensity"), sort_keys=True)
+    return record.dataset.get("digest"), bool(record.dataset.get("filter")), constants, record.metric_version
 
 
 def _identity(record: RunRecord) -> tuple[str, str, str]:

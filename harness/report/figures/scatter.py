@@ -16,6 +16,7 @@ from harness.report.figures.chosen import Group, bench_command, comparable, coun
 from harness.report.figures.drawing import Drawing, Missing
 from harness.report.figures.labels import label_points
 from harness.report.figures.style import GREY, Look, finished, looks, new_figure, styled
+from harness.report.grids.quantities import peak_memory
 from harness.sweep.results import pareto_front
 
 if TYPE_CHECKING:
@@ -94,12 +95,6 @@ def training_seconds(record: RunRecord) -> float | None:
     """Seconds of the training; 0 for a method that trains nothing."""
     seconds = record.training.get("seconds", None if record.training else 0.0)
     return None if seconds is None else float(seconds)
-
-
-def peak_memory(record: RunRecord) -> float | None:
-    """The largest memory of the run, GiB; of a training in a process of its own, the larger of the two."""
-    known = [record.peak_memory_gib, record.training.get("peak_memory_gib")]
-    return max((float(size) for size in known if size is not None), default=None)
 
 
 def _cost_plane(name: str, title: str, unit: str, cost: Callable[[RunRecord], float | None]) -> _Plane:

@@ -2,7 +2,7 @@
 
 A row is a method and settings. On a dataset of its table these are as printed, on another one what the table varies
 (`harness.published.settings_elsewhere`). A record belongs to a row if it agrees with it in everything the table varies.
-In everything else the runs of one `Grid` agree with each other: same data, filter and metric version, same encoder, and
+In everything else the runs of one `Grid` agree with each other: same data, filter, propensity constants and versions, same encoder, and
 per method the same changes from its defaults. Of several such choices the one with most rows is taken, then the one
 nearest to the defaults, then the newest; the others are counted, never mixed in.
 """
@@ -105,7 +105,12 @@ def _line(table: PublishedTable, row: PublishedRow, dataset: str) -> Line:
     shown = [key for key in {**dict.fromkeys(varied_keys(table)), **dict.fromkeys(own)} if key in own]
     if row.dataset == dataset:
         shown = [key for key in shown if key in varied_keys(table)]
-    return Line(table, (row,), dataset, own, ", ".join(f"{key}={own[key]}" for key in shown))
+    return Line(table, (row,), dataset, own, ", ".join(_told(key, own[key]) for key in shown))
+
+
+def _told(key: str, value: Any) -> str:
+    """A setting for people; of a group of settings those that are given."""
+    return ", ".join(_told(name, one) for name, one in value.items()) if isinstance(value, dict) else f"{key}={value}"
 
 
 def merged(lines: list[Line]) -> list[Line]:
@@ -200,7 +205,8 @@ def _pinned(key: str, pinned: tuple[str, ...]) -> bool:
 def _versions(record: RunRecord) -> list[Any]:
     """What must be the same for figures to be of one kind."""
     data = record.dataset
-    return [data.get("digest"), data.get("filter"), record.metric_version, record.environment.get("harness")]
+    constants = data.get("propensity")
+    return [data.get("digest"), data.get("filter"), constants, record.metric_version, record.environment.get("harness")]
 
 
 def _worth(fits: list[Fit]) -> tuple[int, int, int, str]:

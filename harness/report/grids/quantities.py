@@ -65,8 +65,15 @@ def _course(name: str, last: bool = False) -> _Cost:
     return cost
 
 
+def peak_memory(record: RunRecord) -> float | None:
+    """The largest memory of the run, GiB; of a training in a process of its own, the larger of the two."""
+    known = [record.peak_memory_gib, record.training.get("peak_memory_gib")]
+    return max((float(size) for size in known if size is not None), default=None)
+
+
 def _memory(record: RunRecord) -> float | None:
-    return None if record.peak_memory_gib is None else record.peak_memory_gib * _BYTES
+    peak = peak_memory(record)
+    return None if peak is None else peak * _BYTES
 
 
 def _hours(record: RunRecord) -> float | None:

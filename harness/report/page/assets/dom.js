@@ -71,6 +71,27 @@ function settled(milliseconds, run) {
   };
 }
 
+/** Runs a function at the first call and then at most once in some milliseconds, with a last time after the last call. */
+function paced(milliseconds, run) {
+  let waiting = false;
+  let again = false;
+  return function call() {
+    if (waiting) {
+      again = true;
+      return;
+    }
+    waiting = true;
+    run();
+    setTimeout(() => {
+      waiting = false;
+      if (again) {
+        again = false;
+        call();
+      }
+    }, milliseconds);
+  };
+}
+
 /** Gives every command on the page a button that copies it. */
 function offerCopies() {
   for (const box of document.querySelectorAll(".command")) {

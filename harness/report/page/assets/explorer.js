@@ -48,7 +48,7 @@ function predictionExplorer(manifest, changed) {
   function useDataset(name) {
     dataset = manifest.datasets.find((one) => one.name === name) ?? manifest.datasets[0];
     pickDataset.value = dataset.name;
-    if (!known.has(dataset.folder)) known.set(dataset.folder, queryTexts(dataset, settled(30, textsArrived)));
+    if (!known.has(dataset.folder)) known.set(dataset.folder, queryTexts(dataset, paced(120, textsArrived)));
     store = known.get(dataset.folder);
     byId("bins-note").textContent =
       `number: train rows of the label; head from about ${grouped.format(dataset.head)}, torso from about ${grouped.format(dataset.torso)}, tail below`;

@@ -77,7 +77,7 @@ function figuresAndTables() {
     all.textContent = open ? "Close all" : "Open all";
     setAll(open);
   });
-  addEventListener("beforeprint", () => setAll(true));
+  addEventListener("beforeprint", () => document.querySelectorAll("main details").forEach((one) => (one.open = true)));
 }
 
 async function explorerParts() {

@@ -172,13 +172,14 @@ function markColumn(table, dataset, { key, falls }, rows) {
   }
 }
 
-/** A card per dataset with what leads there. */
+/** A card per dataset with what leads there at default settings. */
 function overview(data, choose) {
   const card = (dataset) => {
     const { test, labels } = dataset.statistics;
     const size = test && labels ? `${grouped.format(test)} queries, ${grouped.format(labels)} labels` : "";
+    const plain = dataset.rows.filter((row) => !row.settings);
     const leaders = ["P@1", "PSP@5"].filter((name) => dataset.metrics.includes(name)).map((name) => {
-      const best = dataset.rows.reduce((one, other) => ((other.figures[name].mean ?? -1) > (one.figures[name].mean ?? -1) ? other : one));
+      const best = (plain.length ? plain : dataset.rows).reduce((one, other) => ((other.figures[name].mean ?? -1) > (one.figures[name].mean ?? -1) ? other : one));
       return el("span", { class: "leader" }, el("span", { class: "metric", text: name }), el("b", { text: percent(best.figures[name].mean) }), el("span", { class: "by", text: best.method }));
     });
     return el(
