@@ -15,6 +15,7 @@
 Nothing inside refers to an absolute path, so a folder can be moved or mailed.
 """
 
+import math
 import secrets
 import sys
 import time
@@ -122,9 +123,30 @@ def read_record(path: Path) -> RunRecord:
             f"{file}: record of schema {values['schema_version']}, this harness reads {SCHEMA}; use its version"
         )
     try:
-        return RunRecord.model_validate(values)
+        record = RunRecord.model_validate(values)
     except ValidationError as error:
         raise UserError("\n".join(describe_faults(error, str(file)))) from error
+    if fault := _fault(record):
+        raise UserError(f"{file}: {fault}")
+    return record
+
+
+def _fault(record: RunRecord) -> str:
+    """What a finished run must say for a table to show it, and does not; empty if all is there."""
+    if record.status != "finished":
+        return ""
+    told = {"config.method": record.config.get("method"), "config.encoder": record.config.get("encoder")}
+    told["dataset.name"] = record.dataset.get("name")
+    for key, value in told.items():
+        if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
+            return f"{key} of a finished run is {value!r}; expected a text"
+    if type(record.config.get("seed")) is not int:
+        return f"config.seed of a finished run is {record.config.get('seed')!r}; expected a whole number"
+    for scores in (record.metrics, *record.views.values()):
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                return f"{name} of a finished run is {value}; expected a number"
+    return ""
 
 
 def find_records(folders: list[Path]) -> list[RunRecord]:

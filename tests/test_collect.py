@@ -16,13 +16,13 @@ from scipy.sparse import csr_array
 from harness import metrics
 from harness.data import Dataset, load
 from harness.data.ragged import Texts
-from harness.errors import DataError, UserError
+from harness.errors import DataError
 from harness.evaluation import label_weights
 from harness.files import read_json, write_json
 from harness.record import RunRecord, read_record, write_record
 from harness.report.collecting import Collected, collect, read_study
 from harness.report.collecting.neighbours import EXAMPLES, SHOWN, find_neighbours
-from harness.report.evidence import ROWS, Evidence, Neighbours, Study, read_evidence
+from harness.report.evidence import ROWS, Evidence, Neighbours, Study, read_evidence, read_rows
 from tests.row_runs import DATA, add_run, guesses
 
 
@@ -268,9 +268,12 @@ def test_neighbours_are_those_of_the_data_that_runs_have(dataset: Dataset, runs:
     assert read_evidence(out).neighbours[dataset.name].digest == dataset.digest
 
 
-def test_a_name_that_leads_elsewhere_is_refused(out: Path) -> None:
-    with pytest.raises(UserError, match="cannot be used"):
-        collect([], None, ["../lf-a"], out)
+@pytest.mark.parametrize("name", ["../lf-a", "./mine", "synthetic:rows=50", ""])
+def test_a_name_that_leads_elsewhere_is_left_out(name: str, out: Path) -> None:
+    """A dataset may be called by a path or by options; the runs on it are kept all the same."""
+    found = collect([], None, [name], out)
+    assert "cannot be used" in found.left_out[0]
+    assert not out.exists()
 
 
 @settings(max_examples=40)
@@ -303,3 +306,17 @@ def test_neighbours_show_a_planted_group() -> None:
     found = find_neighbours("lf-a", "d", csr_array(dense), Texts.from_strings(list("abcde")))
     assert [(example.label, example.train_rows) for example in found.examples] == [("a", 10)]
     assert [(other.label, other.share) for other in found.examples[0].neighbours] == [("b", 0.9), ("c", 0.6)]
+
+
+def test_an_archive_that_lost_bytes_is_refused_and_made_anew(dataset: Dataset, runs: Path, out: Path) -> None:
+    add_run(runs, dataset, "a0")
+    collect([runs], None, [], out)
+    (file,) = (out / "runs").glob("*.npz")
+    whole = file.read_bytes()
+    for share in (0.3, 0.4, 0.5, 0.6):
+        place = int(share * len(whole))
+        file.write_bytes(whole[:place] + b"\xff" * 16 + whole[place + 16 :])
+        with pytest.raises(DataError, match="not rows of a run"):
+            read_rows(file)
+        collect([runs], None, [], out)
+        assert file.read_bytes() == whole

@@ -56,6 +56,7 @@ def record(
     """A finished run at default settings but for `changes`: knobs by their bare names, `encoder`, or facts."""
     facts = {key: changes.pop(key) for key in ("status", "metric_version", "environment") if key in changes}
     data = {"name": dataset, "digest": changes.pop("digest", "abc"), "filter": True}
+    data["propensity"] = changes.pop("propensity", None)
     config = nested(default_settings(method, dataset, changes) or {})
     config |= {"method": method, "dataset": dataset, "seed": seed, "evaluate": "test"}
     views = {view: {"P@1": p1 - place} for place, view in enumerate(("concat", "de", "clf"))}
@@ -117,11 +118,19 @@ def test_a_change_for_one_method_does_not_part_it_from_the_others() -> None:
     runs = [record("a", epochs=3), record("b", method="dpr")]
     grid = only(runs, both)
     assert found(grid) == {"UNIDEC": ["a"], "DPR": ["b"]}
-    assert grid.base == ("epochs=3",)
+    assert grid.base == ("epochs=3 (unidec)",)
+    assert only([record("a", epochs=3), record("b", method="dpr", epochs=3)], both).base == ("epochs=3",)
 
 
 @pytest.mark.parametrize(
-    "change", [{"digest": "xyz"}, {"metric_version": 2}, {"environment": {"harness": "0.2.0"}}, {"encoder": "minilm"}]
+    "change",
+    [
+        {"digest": "xyz"},
+        {"propensity": {"a": 0.5, "b": 0.4}},
+        {"metric_version": 2},
+        {"environment": {"harness": "0.2.0"}},
+        {"encoder": "minilm"},
+    ],
 )
 def test_versions_are_never_mixed_in_one_table(change: dict[str, Any]) -> None:
     """fault 62"""

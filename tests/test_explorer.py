@@ -295,7 +295,7 @@ def test_runs_of_other_data_do_not_stand_side_by_side(runs: Path, out: Path) -> 
     add_run(runs, data, "d", config={"method": "d"}, about={"filter": False})
     facts = build_explorer([runs], out)
     assert facts.datasets == {"hostile": ("a", "b")}
-    assert facts.left_out == ("hostile: 2 runs of other data, filter or metric version are left out",)
+    assert facts.left_out == ("hostile: 2 runs of other data, filter, propensity or metric version are left out",)
     assert arguments(out / "d0/texts-000.js")[3] == ["a", "b"]
 
 

@@ -39,11 +39,12 @@ def test_versions_never_share_a_figure_and_the_rest_is_told() -> None:
         run(moment=10, seed=4, dataset={**data, "digest": "cd" * 32}),
         run(moment=11, seed=5, dataset={**data, "filter": False}),
         run(moment=12, seed=6, metric_version=2),
+        run(moment=13, seed=7, dataset={**data, "propensity": {"a": 0.5, "b": 0.4}}),
     ]
     found = comparable(evidence(*others, *usual), DATASET)
     assert list(found.records) == usual
-    assert found.left_out == 3
-    assert "Left out: 3 runs on another version" in found.caption
+    assert found.left_out == 4
+    assert "Left out: 4 runs on another version" in found.caption
     assert "Left out" not in comparable(evidence(*usual), DATASET).caption
 
 

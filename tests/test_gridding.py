@@ -162,6 +162,8 @@ def test_what_a_run_cost() -> None:
     }
     assert value(run, "P@1", "de") == 49.0
     assert value(run, "C@5") is None
+    apart = run.model_copy(update={"training": {"peak_memory_gib": 3.0}})  # trained in a process of its own
+    assert value(apart, "memory GB") == pytest.approx(3 * 2**30 / 1e9)
     assert value(run.model_copy(update={"training": {}, "curves": {}}), "|Q_B|") is None
 
 
@@ -171,3 +173,22 @@ def test_every_published_table_can_be_drawn_without_a_run(name: str) -> None:
         shown = grid_table(grid, Evidence(()))
         assert len(shown.rows) == len(grid.lines)
         assert all(len(cells) == len(shown.columns) for cells in shown.rows)
+
+
+def test_a_way_of_scoring_that_a_run_does_not_have_is_not_another(tmp_path: Path) -> None:
+    one = kept(tmp_path, record("a"), {"concat": noise(0), "de": noise(1)})
+    evidence = Evidence((one,), folders=(tmp_path,))
+    assert evidence.rows(one, "de", "P@1") is not None
+    assert evidence.rows(one, "clf", "P@1") is None
+
+
+@pytest.mark.parametrize(("sizes", "told"), [([0, 0.0], "last epoch, no test row"), ([0.1, 0.1], "held-out rows;")])
+def test_the_caption_tells_which_epoch_and_how_many_runs(sizes: list[float], told: str) -> None:
+    runs = [record("a"), record("b", eta=0)]
+    for one, size in zip(runs, sizes, strict=True):
+        one.config["validation"]["size"] = size
+    caption = drawn(runs).caption
+    assert told in caption
+    assert "one run each, seed 0." in caption
+    assert "±" not in caption
+    assert "over seeds (0, 1)" in drawn([record("a"), record("c", seed=1)]).caption

@@ -32,3 +32,15 @@ def test_words_are_folded_to_make_a_table_fit(
     lines = lines_of(capsys, NUMBERS[:2])
     assert max(map(len, lines)) <= 60
     assert len(lines) == 6  # title, head, rule, a name on two lines, another
+
+
+def test_numbers_with_spaces_cost_no_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means with their spread are one piece each, however narrow the terminal is."""
+    monkeypatch.setenv("COLUMNS", "100")
+    rows = [["unidec", "beta=4, eta=6", *(f"7{place}.25 ± 0.11 *" for place in range(8))]]
+    print_table("title", ["row", "settings", *NUMBERS[:8]], rows, numeric=NUMBERS[:8])
+    printed = capsys.readouterr().out
+    assert "unidec" in printed
+    assert all(f"7{place}.25 ± 0.11 *" in printed for place in range(8))

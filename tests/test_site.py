@@ -10,10 +10,11 @@ import pytest
 from harness.cli import main
 from harness.files import write_json
 from harness.published import published_tables
-from harness.record import RunRecord
+from harness.record import RunRecord, find_records
 from harness.report.documents import as_dict, documents, representative
 from harness.report.evidence import Evidence, read_evidence
 from harness.report.site import check_site, make_site, write_site
+from harness.report.tables import render
 from tests.commands import call
 from tests.test_declared import DATASET, record
 
@@ -120,6 +121,8 @@ def test_methods_at_their_own_settings_represent_themselves() -> None:
     plain, varied = record("plain"), record("varied", eta=0)
     lone, minilm = record("lone", method="dpr", epochs=3), record("minilm", encoder="minilm")
     assert representative([plain, varied, lone, minilm]) == [plain, lone, minilm]
+    (document,) = documents(Evidence((plain, varied, lone, minilm)), ["comparison"])
+    assert "shown at these alone" in document.tables[0].caption
 
 
 def test_a_table_for_programs() -> None:
@@ -138,6 +141,9 @@ def test_a_table_for_programs() -> None:
         (["--open", "--write"], "different reports"),
         (["thesis-2.5"], "Names are for comparing"),
         (["--table", "thesis-2.5", "--format", "docx"], "unknown format 'docx'"),
+        (["--table", " , "], "--table names none"),
+        (["--table", "thesis-2.5", "--dataset", "nowhere"], "no finished run on nowhere is of thesis-2.5"),
+        (["--explorer"], "--explorer goes with --write"),
     ],
 )
 def test_mistakes_are_told(
@@ -159,9 +165,64 @@ def test_every_table_in_every_form(folder: Path, tmp_path: Path, capsys: pytest.
     }
 
 
+def test_a_folder_of_somebody_else_stays_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for theirs in ("README.md", "index.html", "figures/mine.png", "tables/mine.csv"):
+        (folder / theirs).parent.mkdir(exist_ok=True)
+        (folder / theirs).write_text("mine")
+        assert call("report", "--write", "--folder", str(folder)) == 2
+        assert f"has a {theirs} that is no report's" in capsys.readouterr().err
+        assert not (folder / "tables" / "comparison.md").exists()
+        assert (folder / theirs).read_text() == "mine"
+        (folder / theirs).unlink()
+
+
+def test_a_page_elsewhere_removes_no_runs(folder: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--open --out` may name the workspace itself, or any folder that has runs in it."""
+    monkeypatch.setenv("BROWSER", "true")
+    run = workspace / "runs" / "run-0"
+    run.mkdir(parents=True)
+    shutil.copy(folder / "runs" / "run-0.json", run / "record.json")
+    assert call("report", "--open", "--out", str(workspace)) == 0
+    assert (run / "record.json").is_file()
+    assert (workspace / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"config": {}}, "config.method of a finished run is None"),
+        ({"config": {"method": "a", "encoder": "b", "seed": "0"}}, "config.seed of a finished run is '0'"),
+        ({"config": {"method": "\ud800", "encoder": "b", "seed": 0}}, "config.method of a finished run is '\\ud800'"),
+        ({"dataset": {}}, "dataset.name of a finished run is None"),
+        ({"metrics": {"P@1": float("nan")}}, "P@1 of a finished run is nan"),
+        ({"views": {"de": {"P@5": float("inf")}}}, "P@5 of a finished run is inf"),
+    ],
+)
+def test_a_record_that_cannot_be_shown_is_told_and_left_out(
+    change: dict[str, object], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fault 62"""
+    values = json.loads((folder / "runs" / "run-0.json").read_text()) | change
+    (folder / "runs" / "odd.json").write_text(json.dumps(values))
+    assert len(read_evidence(folder).records) == 5
+    assert said in capsys.readouterr().err
+    (folder / "runs" / "odd.json").write_text(json.dumps(values | {"status": "failed"}))
+    assert len(read_evidence(folder).records) == 6
+
+
 def test_the_committed_report_is_what_the_committed_records_give() -> None:
     """fault 63"""
     folder = ROOT / "reports"
     site = make_site(read_evidence(folder))
     assert check_site(site, folder) == []
     assert len(site.files["index.html"]) < 3_000_000
+
+
+@pytest.mark.parametrize("form", ["md", "tex", "html", "csv"])
+@pytest.mark.parametrize("name", ["thesis-2.5", "comparison"])
+def test_golden_tables(name: str, form: str) -> None:
+    """Bytes that were looked at; made by `report --table thesis-2.5,comparison --runs tests/golden/runs --out ...`."""
+    golden = ROOT / "tests" / "golden"
+    evidence = Evidence(tuple(find_records([golden / "runs"])), folders=(golden / "runs",))
+    (document,) = documents(evidence, [name], [DATASET])
+    assert render(list(document.tables), form) == (golden / "tables" / f"{name}.{form}").read_text(encoding="utf-8")

@@ -91,7 +91,7 @@ def report(
         "--open": open_page,
         "--collect, --write, --check": collect or write or check,
     }
-    given.refuse_mixtures(chosen, compare)
+    given.refuse_mixtures(chosen, compare, explorer and not write)
     if open_page:
         _open(given)
     elif collect or write or check:
@@ -119,13 +119,15 @@ class _Given:
     out: Path | None
     as_json: bool
 
-    def refuse_mixtures(self, chosen: dict[str, bool], compare: bool) -> None:
+    def refuse_mixtures(self, chosen: dict[str, bool], compare: bool, explorer_alone: bool) -> None:
         """One thing at a time."""
         from harness.errors import UserError
 
         wanted = [name for name, is_wanted in chosen.items() if is_wanted]
         if len(wanted) > 1:
             raise UserError(f"{' and '.join(wanted)} are different reports; ask for one of them")
+        if explorer_alone:
+            raise UserError("--explorer goes with --write; `report --open` has the explorer already")
         if self.names and not compare:
             raise UserError(f"what is to be done with {self.names[0]!r}? Names are for comparing: report --compare A B")
 
@@ -191,16 +193,19 @@ def _compare(given: _Given, wanted: tuple[str, ...], resamples: int, seed: int, 
 
 def _tables(given: _Given, text: str) -> None:
     """Published tables from runs, and the others that `harness ls tables` lists."""
+    from harness.errors import UserError
     from harness.report.documents import as_dict, documents
     from harness.report.tables import FORMATS, render
 
     ids = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not ids:
+        raise UserError("--table names none, for example thesis-2.4; `python -m harness ls tables` lists them")
     every = "all" in ids
     found = documents(given.evidence(), None if every else ids, given.datasets)
     if given.as_json:
         print_json([as_dict(table) for document in found for table in document.tables])
         return
-    if given.out and not given.out.suffix:
+    if given.out and (given.out.is_dir() or not given.out.suffix):
         from harness.files import write_text
 
         forms = [given.form] if given.form else list(FORMATS)
@@ -249,7 +254,7 @@ def _collect(given: _Given, folder: Path) -> None:
     from harness.report.collecting import collect
 
     folders = given.folders()
-    datasets = given.datasets or sorted({record.dataset["name"] for record in find_records(folders)})
+    datasets = given.datasets or sorted({str(one.dataset.get("name", "")) for one in find_records(folders)} - {""})
     studies = home() / "studies"
     found = collect(folders, studies if studies.is_dir() else None, datasets, folder)
     for sentence in found.left_out:
@@ -295,6 +300,8 @@ def _explore(given: _Given, folder: Path) -> None:
 
 
 def _check(given: _Given, site: "Site", folder: Path) -> None:
+    import shlex
+
     from harness.report.site import check_site
 
     faults = check_site(site, folder)
@@ -304,22 +311,25 @@ def _check(given: _Given, site: "Site", folder: Path) -> None:
         for fault in faults:
             typer.echo(fault, err=True)
         fine = f"all {len(site.files)} files in {short_path(folder.absolute())} are what the records give"
-        typer.echo("to make them anew: python -m harness report --write" if faults else fine)
+        named = "" if folder == REPORTS else f" --folder {shlex.quote(str(folder))}"
+        typer.echo(f"to make them anew: python -m harness report --write{named}" if faults else fine)
     if faults:
         raise typer.Exit(1)
 
 
 def _open(given: _Given) -> None:
-    """The page of a workspace, made anew: records of deleted runs go."""
+    """The page of a workspace, made anew: records of deleted runs go, but not from a folder that the user named."""
     import shutil
     import webbrowser
 
     from harness.files import home
     from harness.report.site import PAGE
 
-    folder = given.out or home() / "report"
-    for inner in ("runs", "studies", "neighbours"):
-        shutil.rmtree(folder / inner, ignore_errors=True)
+    own = home() / "report"
+    folder = given.out or own
+    if folder == own:
+        for inner in ("runs", "studies", "neighbours"):
+            shutil.rmtree(folder / inner, ignore_errors=True)
     _collect(given, folder)
     _write(given, _site_of(folder), folder, explorer=True)
     if not webbrowser.open((folder / PAGE).absolute().as_uri()):

@@ -78,7 +78,7 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
     rows = [
         {
             "dataset": record.dataset["name"],
-            "digest": record.dataset.get("digest", "")[:12],
+            "digest": str(record.dataset.get("digest") or "")[:12],
             "filter": record.dataset.get("filter"),
             "propensity": _propensity(record.dataset.get("propensity")),
             "metric_version": record.metric_version,

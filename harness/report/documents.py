@@ -1,22 +1,24 @@
 """Every table there is, as documents: published tables on all their datasets, the comparison, the datasets."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from harness.errors import unknown_name
+from harness.errors import UserError, unknown_name
 from harness.progress import progress
 from harness.published import published_tables
 from harness.record import RunRecord
 from harness.report import Table, comparison, is_trial
 from harness.report.evidence import Evidence
 from harness.report.grids import grids
-from harness.report.grids.defaults import changes, default_settings, settings
+from harness.report.grids.defaults import changed_settings
 from harness.report.grids.drawn import grid_table
 from harness.report.statistics import statistics_table
 
 COMPARISON, STATISTICS = "comparison", "thesis-2.1"
 _SIZES = "The datasets: how large, how dense and how long they are, in print, in the card and as measured."
+
+_DEFAULTS = "A method that was run at its default settings is shown at these alone."
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,11 @@ def documents(
         for name in wanted:
             made.append(_document(evidence, name, titles[name], places))
             advance(1)
-    return [document for document in made if document.tables]
+    found = [document for document in made if document.tables]
+    if not found:
+        where = f" on {', '.join(places)}" if places else ""
+        raise UserError(f"no finished run{where} is of {', '.join(wanted)}; `python -m harness bench` makes some")
+    return found
 
 
 def _document(evidence: Evidence, name: str, title: str, datasets: list[str] | None) -> Document:
@@ -65,7 +71,8 @@ def _document(evidence: Evidence, name: str, title: str, datasets: list[str] | N
     if name == COMPARISON:
         records = representative(evidence.records)
         chosen = [one for one in records if datasets is None or one.dataset["name"] in datasets]
-        return Document(name, title, tuple(comparison(chosen)) if chosen else (), True)
+        tables = comparison(chosen) if chosen else []
+        return Document(name, title, tuple(replace(one, caption=f"{one.caption} {_DEFAULTS}") for one in tables), True)
     found = grids(evidence.records, published_tables()[name], datasets)
     return Document(name, title, tuple(grid_table(grid, evidence) for grid in found), any(g.records for g in found))
 
@@ -79,10 +86,8 @@ def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
     for record in records:
         if record.status != "finished" or is_trial(record.config):
             continue
-        config, dataset = record.config, record.dataset["name"]
-        expected = default_settings(config["method"], dataset)
-        plain = expected is not None and not set(changes(settings(config), expected)) - {"encoder"}
-        groups.setdefault((dataset, config["method"], config["encoder"]), []).append((plain, record))
+        place = (record.dataset["name"], record.config["method"], record.config["encoder"])
+        groups.setdefault(place, []).append((changed_settings(record) == {}, record))
     return [
         record for group in groups.values() for plain, record in group if plain or not any(other for other, _ in group)
     ]

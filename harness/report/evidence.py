@@ -9,6 +9,7 @@
 are read, and rows come from the run folders themselves.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -122,6 +123,13 @@ class Evidence:
             if found is not None:
                 return found
         return None
+
+
+def conditions(record: RunRecord) -> tuple[Any, ...]:
+    """What must be the same for figures to be of one kind: data, filter, propensity constants, metric version."""
+    data = record.dataset
+    constants = json.dumps(data.get("propensity"), sort_keys=True)
+    return data.get("digest"), bool(data.get("filter")), constants, record.metric_version
 
 
 def own_view(record: RunRecord) -> str:

@@ -10,6 +10,8 @@ from harness.report.evidence import Evidence
 from harness.report.figures import Drawing, Missing
 from harness.report.tables import FORMATS, as_markdown, markdown_text
 
+TITLE = "# Reports"
+"""The first line of every index; a folder whose README has it is a report's."""
 _FORM_NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV", "html": "HTML"}
 
 
@@ -30,7 +32,7 @@ def _head(evidence: Evidence) -> str:
     datasets = sorted({one.dataset["name"] for one in runs})
     methods = {one.config["method"] for one in runs}
     named = markdown_text(", ".join(datasets)) or "no dataset"
-    return f"""# Reports
+    return f"""{TITLE}
 
 {len(runs):,} runs of {len(methods)} methods on {named}. Every figure below is a function of the
 records in [runs/](runs); nothing is typed by hand, and the test suite makes all of it again and fails if a file

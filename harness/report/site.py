@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import DEFAULT_DATASET
+from harness.errors import UserError
 from harness.files import write_bytes
 from harness.progress import progress
 from harness.report import is_trial
 from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
-from harness.report.index import figure_stem, index_page
+from harness.report.index import TITLE, figure_stem, index_page
 from harness.report.page import build_page, page_data
 from harness.report.tables import FORMATS, render
 
@@ -76,7 +77,12 @@ def make_site(evidence: Evidence) -> Site:
 
 
 def write_site(site: Site, folder: Path) -> tuple[int, int]:
-    """Writes what changed and removes what is not made any more; returns how many files of each."""
+    """Writes what changed and removes what is not made any more; returns how many files of each.
+
+    Raises:
+        UserError: The folder is somebody else's: it has files that would be overwritten or removed, but no report.
+    """
+    require_ours(folder)
     changed = [name for name, content in site.files.items() if not _same(folder / name, content)]
     for name in changed:
         write_bytes(folder / name, site.files[name])
@@ -84,6 +90,16 @@ def write_site(site: Site, folder: Path) -> tuple[int, int]:
     for name in gone:
         (folder / name).unlink()
     return len(changed), len(gone)
+
+
+def require_ours(folder: Path) -> None:
+    """Refuses a folder with a README, a page, tables or figures that no report made: its index tells whose they are."""
+    index = folder / INDEX
+    if index.is_file() and index.read_bytes().startswith(TITLE.encode()):
+        return
+    there = [name for name in (INDEX, PAGE) if (folder / name).exists()] + [*_owned(folder)]
+    if there:
+        raise UserError(f"{folder} has a {there[0]} that is no report's; give a folder of its own, or move that away")
 
 
 def check_site(site: Site, folder: Path) -> list[str]:
@@ -99,8 +115,13 @@ def check_site(site: Site, folder: Path) -> list[str]:
 
 def stale(site: Site, folder: Path) -> list[str]:
     """Files in the site's own folders that are not of the site."""
+    return [name for name in _owned(folder) if name not in site.files]
+
+
+def _owned(folder: Path) -> list[str]:
+    """What is in the site's own folders."""
     there = [path for owned in OWNED for path in sorted((folder / owned).rglob("*")) if path.is_file()]
-    return [name for path in there if (name := path.relative_to(folder).as_posix()) not in site.files]
+    return [path.relative_to(folder).as_posix() for path in there]
 
 
 def _same(path: Path, content: bytes) -> bool:

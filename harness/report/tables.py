@@ -106,12 +106,22 @@ def as_csv(table: Table) -> str:
 
     A column with marks, or with figures that the paper has wrong, has a column of them beside it.
     """
+    return joined_csv([table])
+
+
+def joined_csv(tables: list[Table]) -> str:
+    """Several tables as one, with the columns of all; a table that has no such column leaves it empty."""
+    rows: list[dict[str, str]] = []
+    for table in tables:
+        columns = [_csv_column(name, [row[place] for row in table.rows]) for place, name in enumerate(table.columns)]
+        for number in range(len(table.rows)):
+            entries = [pair for names, values in columns for pair in zip(names, values[number], strict=True)]
+            rows.append({"table": csv_text(table.title), **dict(entries)})
+    heads = list(dict.fromkeys(name for row in rows for name in row)) or ["table"]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    columns = [_csv_column(name, [row[place] for row in table.rows]) for place, name in enumerate(table.columns)]
-    writer.writerow(["table", *(csv_text(name) for names, _ in columns for name in names)])
-    for number in range(len(table.rows)):
-        writer.writerow([csv_text(table.title), *(value for _, values in columns for value in values[number])])
+    writer.writerow([csv_text(name) for name in heads])
+    writer.writerows([[row.get(name, "") for name in heads] for row in rows])
     return stream.getvalue()
 
 
@@ -156,4 +166,4 @@ def render(tables: list[Table], form: str) -> str:
     """All tables in one of `FORMATS`."""
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
-    return "\n".join(FORMATS[form](table) for table in tables)
+    return joined_csv(tables) if form == "csv" else "\n".join(FORMATS[form](table) for table in tables)

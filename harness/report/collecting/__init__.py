@@ -245,7 +245,11 @@ def _trial(row: dict[str, Any], objectives: list[str]) -> Trial:
 
 def _keep_neighbours(name: str, records: list[RunRecord], shelf: _Shelf) -> bool:
     """Stores the label neighbours of a dataset; whether it is prepared here."""
-    folder = _prepared(checked_name("dataset", name), records)
+    try:
+        folder = _prepared(checked_name("dataset", name), records)
+    except UserError as error:
+        shelf.leave_out(f"label neighbours of {name}", error)
+        return False
     if folder is None:
         shelf.leave_out(
             f"label neighbours of {name}",

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.record import RunRecord, find_records
+from harness.record import find_records
 from harness.report import is_trial
 from harness.report.comparing.contenders import Run
+from harness.report.evidence import conditions
 from harness.report.explorer.predictions import FILES
-from harness.report.grids.defaults import changes, default_settings, settings
+from harness.report.grids.defaults import changed_settings
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,13 @@ def choose(
             left_out.append(_absent(name, by_name.get(name, [])))
             continue
         usual = _usual_condition(there)
-        alike = [run for run in there if _condition(run.record) == usual]
+        alike = [run for run in there if conditions(run.record) == usual]
         if others := len(by_name[name]) - len(alike):
-            left_out.append(f"{name}: {others} runs of other data, filter or metric version are left out")
+            left_out.append(f"{name}: {others} runs of other data, filter, propensity or metric version are left out")
         title = str(alike[-1].record.dataset.get("title") or name)
         kept = alike if everything else _one_of_each(alike)
         shown.append(Shown(name, title, prepared[_digest(alike[-1])], tuple(kept)))
     return shown, left_out
-
-
-def changed_settings(record: RunRecord) -> dict[str, Any]:
-    """Where a run differs from the settings its method has on this dataset with this encoder."""
-    encoder = record.config["encoder"]
-    usual = default_settings(record.config["method"], record.dataset["name"], {"encoder": encoder})
-    return {} if usual is None else changes(settings(record.config), usual)
 
 
 def _one_of_each(runs: list[Run]) -> list[Run]:
@@ -101,13 +95,9 @@ def _digest(run: Run) -> str:
     return str(run.record.dataset.get("digest"))
 
 
-def _condition(record: RunRecord) -> tuple[Any, ...]:
-    return (record.dataset.get("digest"), record.dataset.get("filter"), record.metric_version)
-
-
 def _usual_condition(runs: list[Run]) -> tuple[Any, ...]:
-    newest = {_condition(run.record): place for place, run in enumerate(runs)}
-    counts = Counter(_condition(run.record) for run in runs)
+    newest = {conditions(run.record): place for place, run in enumerate(runs)}
+    counts = Counter(conditions(run.record) for run in runs)
     return max(counts, key=lambda condition: (counts[condition], newest[condition]))
 
 

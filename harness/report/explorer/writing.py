@@ -10,10 +10,11 @@ import numpy as np
 
 from harness.record import RunRecord
 from harness.report.evidence import own_view
-from harness.report.explorer.chosen import Shown, changed_settings
+from harness.report.explorer.chosen import Shown
 from harness.report.explorer.predictions import Predictions
 from harness.report.explorer.prepared import Prepared
 from harness.report.explorer.scripts import as_json, beginnings, call, numbers, rows_per_file
+from harness.report.grids.defaults import changed_settings
 
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@5")
 SHARD_ROWS = 500
@@ -67,7 +68,7 @@ def write_dataset(
 
 def _about(name: str, record: RunRecord) -> dict[str, Any]:
     """The entry of a run; predictions are kept of the way of scoring whose figures are the run's own."""
-    changed = changed_settings(record)
+    changed = changed_settings(record) or {}
     figures = {key: record.metrics[key] for key in METRICS if key in record.metrics}
     return {
         "run": name,

@@ -1,10 +1,10 @@
 """Which runs a figure shows: evidence -> runs that may stand beside each other -> one group per method.
 
 Runs stand beside each other when data, filter, propensity constants and metric version are the same; of several such
-versions the one with most runs is shown, the newest on ties. Within it a method is shown as it is by default, one run per seed, the newest.
+versions the one with most runs is shown, the newest on ties. Within it a method is shown as it is by default, one run
+per seed, the newest.
 """
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from harness.record import RunRecord
 from harness.report import is_trial, settings_of
-from harness.report.evidence import Evidence
+from harness.report.evidence import Evidence, conditions
 from harness.report.figures.style import shown
-from harness.report.grids.defaults import changes, default_settings, settings
+from harness.report.grids.defaults import changed_settings
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def comparable(evidence: Evidence, dataset: str) -> Comparable:
     newest: dict[Any, RunRecord] = {}
     for record in sorted(evidence.records, key=lambda record: (record.started, record.run_id)):
         if record.dataset.get("name") == dataset and _counts(record):
-            newest[(*_version(record), *_identity(record), record.config["seed"])] = record
+            newest[(*conditions(record), *_identity(record), record.config["seed"])] = record
     versions: dict[Any, list[RunRecord]] = {}
     for record in newest.values():
-        versions.setdefault(_version(record), []).append(record)
+        versions.setdefault(conditions(record), []).append(record)
     if not versions:
         return Comparable(())
     most = max(versions.values(), key=lambda records: (len(records), max(record.started for record in records)))
@@ -101,7 +101,7 @@ def grouped_defaults(records: Sequence[RunRecord], dataset: str) -> list[Group]:
 
     groups = []
     for (method, encoder), found in groupby(sorted(records, key=key), key):
-        kept = _defaults(list(found), default_settings(method, dataset, {"encoder": encoder}))
+        kept = _defaults(list(found))
         if kept:
             by_seed = {int(record.config["seed"]): record for record in kept}
             groups.append(Group(method, encoder, dict(sorted(by_seed.items()))))
@@ -153,19 +153,14 @@ def _counts(record: RunRecord) -> bool:
     return record.status == "finished" and told and not is_trial(record.config)
 
 
-def _version(record: RunRecord) -> tuple[Any, ...]:
-    constants = json.dumps(record.dataset.get("propensity"), sort_keys=True)
-    return record.dataset.get("digest"), bool(record.dataset.get("filter")), constants, record.metric_version
-
-
 def _identity(record: RunRecord) -> tuple[str, str, str]:
     return str(record.config["method"]), str(record.config["encoder"]), settings_of(record.config)
 
 
-def _defaults(records: list[RunRecord], default: dict[str, Any] | None) -> list[RunRecord]:
+def _defaults(records: list[RunRecord]) -> list[RunRecord]:
     """Those of one method and encoder, oldest first, that have the default settings."""
-    if default is not None:
-        return [record for record in records if not changes(settings(record.config), default)]
+    if changed_settings(records[0]) is not None:
+        return [record for record in records if not changed_settings(record)]
     by_settings: dict[str, list[RunRecord]] = {}
     for record in records:
         by_settings.setdefault(settings_of(record.config), []).append(record)

@@ -2,9 +2,9 @@
 
 A row is a method and settings. On a dataset of its table these are as printed, on another one what the table varies
 (`harness.published.settings_elsewhere`). A record belongs to a row if it agrees with it in everything the table varies.
-In everything else the runs of one `Grid` agree with each other: same data, filter, propensity constants and versions, same encoder, and
-per method the same changes from its defaults. Of several such choices the one with most rows is taken, then the one
-nearest to the defaults, then the newest; the others are counted, never mixed in.
+In everything else the runs of one `Grid` agree with each other: same data, filter, propensity constants and versions,
+same encoder, and per method the same changes from its defaults. Of several such choices the one with most rows is
+taken, then the one nearest to the defaults, then the newest; the others are counted, never mixed in.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 from harness.published import PublishedRow, PublishedTable, settings_elsewhere, varied_keys
 from harness.record import RunRecord
 from harness.report import is_trial
+from harness.report.evidence import conditions
 from harness.report.grids.defaults import Settings, changes, default_settings, settings
 
 NOT_SETTINGS = ("scorer", "seed")
@@ -71,7 +72,7 @@ class Grid:
     dataset: str
     lines: tuple[Line, ...]
     base: tuple[str, ...] = ()
-    """In what its runs differ from the defaults of their methods, `key=value`."""
+    """In what its runs differ from the defaults of their methods: `key=value`, and of which methods unless of all."""
     left_out: int = 0
     """Runs that fit a row, but are of other data or other versions than those shown."""
 
@@ -94,17 +95,18 @@ def lines_on(table: PublishedTable, dataset: str) -> list[Line]:
         runnable_first = sorted(table.rows, key=lambda row: row.method is None)
         by_stem = {row.stem: row for row in reversed(runnable_first)}
         rows = [by_stem[stem] for stem in dict.fromkeys(row.stem for row in table.rows)]
-    return [_line(table, row, dataset) for row in rows]
+    varied = varied_keys(table)
+    return [_line(table, row, dataset, varied) for row in rows]
 
 
-def _line(table: PublishedTable, row: PublishedRow, dataset: str) -> Line:
+def _line(table: PublishedTable, row: PublishedRow, dataset: str, varied: list[str]) -> Line:
     if row.method is None:
         return Line(table, (row,), dataset, {})
     own = row.settings if row.dataset == dataset else settings_elsewhere(table, row.stem)
     own = {key: value for key, value in own.items() if key not in NOT_SETTINGS}
-    shown = [key for key in {**dict.fromkeys(varied_keys(table)), **dict.fromkeys(own)} if key in own]
+    shown = [key for key in {**dict.fromkeys(varied), **dict.fromkeys(own)} if key in own]
     if row.dataset == dataset:
-        shown = [key for key in shown if key in varied_keys(table)]
+        shown = [key for key in shown if key in varied]
     return Line(table, (row,), dataset, own, ", ".join(_told(key, own[key]) for key in shown))
 
 
@@ -148,7 +150,7 @@ Fit = tuple[int, RunRecord, Settings]
 def grid_of(table: PublishedTable, dataset: str, by_place: dict[tuple[str, str], list[RunRecord]]) -> Grid:
     """The table on one dataset; `by_place` are the usable records by dataset and method."""
     lines = merged(lines_on(table, dataset))
-    pinned = tuple(dict.fromkeys(key for line in lines for key in [*varied_keys(table), *line.settings]))
+    pinned = tuple(dict.fromkeys([*varied_keys(table), *(key for line in lines for key in line.settings)]))
     fits: dict[str, dict[str, dict[str, list[Fit]]]] = {}
     for place, line in enumerate(lines):
         for record, differing in _fitting(line, by_place.get((dataset, str(line.method)), []), pinned):
@@ -169,11 +171,18 @@ def grid_of(table: PublishedTable, dataset: str, by_place: dict[tuple[str, str],
         replace(line, records=_by_seed(one for at, one, _ in chosen if at == place)) for place, line in enumerate(lines)
     ]
     most = max(len(line.records) for line in filled)
-    base = {
-        f"{key.removeprefix('params.')}={value}": None for _, _, differing in chosen for key, value in differing.items()
-    }
     lines = [replace(line, wanted=most if line.method else 0) for line in filled]
-    return Grid(table, dataset, tuple(lines), tuple(base), _others(fits, chosen[0][1]))
+    return Grid(table, dataset, tuple(lines), _base(chosen), _others(fits, chosen[0][1]))
+
+
+def _base(chosen: list[Fit]) -> tuple[str, ...]:
+    """What was changed from the defaults in all runs, or in all of some methods."""
+    methods = list(dict.fromkeys(str(one.config["method"]) for _, one, _ in chosen))
+    found: dict[str, dict[str, None]] = {}
+    for _, one, differing in chosen:
+        for key, value in differing.items():
+            found.setdefault(f"{key.removeprefix('params.')}={value}", {})[str(one.config["method"])] = None
+    return tuple(text if len(of) == len(methods) else f"{text} ({', '.join(of)})" for text, of in found.items())
 
 
 def _others(fits: dict[str, dict[str, dict[str, list[Fit]]]], chosen: RunRecord) -> int:
@@ -203,10 +212,7 @@ def _pinned(key: str, pinned: tuple[str, ...]) -> bool:
 
 
 def _versions(record: RunRecord) -> list[Any]:
-    """What must be the same for figures to be of one kind."""
-    data = record.dataset
-    constants = data.get("propensity")
-    return [data.get("digest"), data.get("filter"), constants, record.metric_version, record.environment.get("harness")]
+    return [*conditions(record), record.environment.get("harness")]
 
 
 def _worth(fits: list[Fit]) -> tuple[int, int, int, str]:

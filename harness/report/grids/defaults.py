@@ -11,6 +11,7 @@ from harness.config import Layer, RunConfig, card_layers, merge, own_encoder_opt
 from harness.data.card import card_paths, read_card
 from harness.errors import UserError
 from harness.method import method_layer
+from harness.record import RunRecord
 
 Settings = dict[str, Any]
 """Values by dotted key."""
@@ -40,6 +41,18 @@ def default_settings(method: str, dataset: str, over: dict[str, Any] | None = No
         Layer("row", {**row, "params": knobs} if knobs else row),
     ]
     return settings(merge(own_encoder_options(layers))[0])
+
+
+def changed_settings(record: RunRecord) -> Settings | None:
+    """Where a run differs from what its method is by default on this dataset with this encoder; None if unknown."""
+    config = record.config
+    usual = _usual(config["method"], str(record.dataset.get("name")), config["encoder"])
+    return None if usual is None else changes(settings(config), usual)
+
+
+@cache
+def _usual(method: str, dataset: str, encoder: str) -> Settings | None:
+    return default_settings(method, dataset, {"encoder": encoder})
 
 
 def settings(config: dict[str, Any]) -> Settings:

@@ -122,18 +122,20 @@ def _about(grid: Grid) -> list[str]:
     """Selection rule, filter, propensity, seeds, versions: what all runs of the grid share, or how they differ."""
     records = grid.records
     first = records[0]
-    held = sorted({str(one.config.get("validation", {}).get("size", 0.0)) for one in records})
-    chosen = "the last epoch, no test row chose it" if held in (["0.0"], ["0"]) else "the epoch best on held-out rows"
+    held = {bool((one.config.get("validation") or {}).get("size")) for one in records}
+    last, best = "the last epoch, no test row chose it", "the epoch best on held-out rows"
+    chosen = f"{best}, or where none were held out, the last epoch" if len(held) > 1 else best if True in held else last
     constants = first.dataset.get("propensity")
     weights = f"propensity {constants['a']} / {constants['b']}" if constants else "no propensity"
     seeds = sorted({one.config["seed"] for one in records})
+    spread = f"mean ± standard deviation over seeds ({', '.join(map(str, seeds))})"
     told = [
-        f"Percent on test rows of {chosen}; mean ± standard deviation over seeds ({', '.join(map(str, seeds))}).",
+        f"Percent on test rows of {chosen}; {spread if len(seeds) > 1 else f'one run each, seed {seeds[0]}'}.",
         f"Filter pairs {'masked before ranking' if first.dataset.get('filter') else 'not masked'}; {weights}; encoder "
         f"{', '.join(sorted({one.config['encoder'] for one in records}))}; {_versions(records)}.",
     ]
     if grid.base:
-        told.append(f"Changed from the defaults in all rows: {', '.join(grid.base)}.")
+        told.append(f"Changed from the defaults: {', '.join(grid.base)}.")
     if grid.left_out:
         told.append(f"{grid.left_out} runs of other data or versions are left out.")
     return told
@@ -169,6 +171,8 @@ def remarks(grid: Grid) -> list[str]:
             for text in (row.absent and f"cannot be run: {row.absent}", slip, nearest):
                 if text:
                     told.setdefault(text, {})[row.label] = None
+    if grid.published and grid.records and "memory GB" in grid.table.metrics:
+        told["our memory is that of one process, the paper's that of all its GPUs"] = {"memory GB": None}
     unknown = [name for name in grid.table.metrics if name in COLUMNS and name not in shown_columns(grid)]
     more = [f"No figure of ours for {', '.join(unknown)}."] if unknown and grid.records else []
     return [*(f"{', '.join(rows)}: {text}" for text, rows in told.items()), *more]

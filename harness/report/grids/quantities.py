@@ -3,7 +3,7 @@
 |Q_B|       rows seen in training / steps
 |L_B|       mean size of the pools, over the epochs
 positives   mean positives of a query in its pool, in the last epoch
-memory GB   peak memory of the process (of the GPU where there is one), 10^9 bytes
+memory GB   peak memory of the process, or of the training where that has one of its own, 10^9 bytes; not of a GPU
 hours       training alone
 d           not recorded
 """
@@ -50,10 +50,17 @@ def value(record: RunRecord, column: str, view: str | None = None) -> float | No
 
 def _batch(record: RunRecord) -> float | None:
     steps, epochs = record.training.get("steps"), record.training.get("epochs")
-    rows = record.augmentation.get("rows") or record.dataset.get("statistics", {}).get("train")
+    rows = record.augmentation.get("rows") or _trained_rows(record)
     if not steps or not epochs or not rows or len(record.training.get("stages", [])) > 1:
         return None
     return float(rows * epochs / steps)
+
+
+def _trained_rows(record: RunRecord) -> float:
+    """Train rows without those held out."""
+    rows = record.dataset.get("statistics", {}).get("train") or 0
+    held = record.config.get("validation", {}).get("size") or 0
+    return float(rows - (round(held) if held >= 1 else round(held * rows)))
 
 
 def _course(name: str, last: bool = False) -> _Cost:

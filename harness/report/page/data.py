@@ -20,6 +20,7 @@ from harness.report import is_trial, tidy, varying_keys
 from harness.report.cells import Figure
 from harness.report.evidence import Evidence
 from harness.report.grids.defaults import Settings, changes, default_settings, settings
+from harness.report.grids.quantities import peak_memory
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
 _SETTING = ["dataset", "digest", "filter", "metric_version"]
@@ -125,7 +126,7 @@ def _rows(part: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[str, A
     for key, group in part.sort_values(["seed", "run_id"]).groupby(_GROUP, sort=True):
         names = dict(zip(_GROUP, key, strict=True))
         runs = [str(name) for name in group["run_id"]]
-        memory = [records[name].peak_memory_gib for name in runs]
+        memory = [peak_memory(records[name]) for name in runs]
         rows.append(
             {
                 "run": runs[0],
@@ -190,7 +191,7 @@ def _run(record: RunRecord, pools: _Pools) -> dict[str, Any]:
         "views": {view: [scores.get(name) for name in names] for view, scores in views.items()},
     }
     where_kept = {
-        "memory": record.peak_memory_gib,
+        "memory": peak_memory(record),
         "curves": {name: pools.series.number(values) for name, values in _thinned(record.curves).items()},
         "timings": record.timings,
         "training": flatten(record.training),
