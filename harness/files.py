@@ -88,6 +88,8 @@ def read_json(path: Path) -> Any:
         raise DataError(f"not valid JSON ({error.msg})", path, error.lineno) from error
     except UnicodeDecodeError as error:
         raise DataError("not UTF-8 text", path) from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise DataError(f"not JSON of this harness ({error})", path) from error
 
 
 def write_manifest(folder: Path, facts: dict[str, Any], leave_out: tuple[str, ...] = ()) -> None:

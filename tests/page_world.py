@@ -34,6 +34,8 @@ class World:
     """By run, row and rank."""
     shard_rows: int = 500
     shard_labels: int = 2000
+    build: str = "made"
+    """What tells its files from those of an earlier time."""
 
     def frequency(self, label: int) -> tuple[str, int]:
         """Bin and number of train rows."""
@@ -53,7 +55,7 @@ class World:
         return [self.hits(one, row, k) - self.hits(other, row, k) for row in range(len(self.texts))]
 
 
-def world(name: str, rows: int, methods: list[str], *, seed: int = 0, **shards: int) -> World:
+def world(name: str, rows: int, methods: list[str], *, seed: int = 0, **shards: Any) -> World:
     """Queries 0, 1, ... are hostile texts, and so are labels 0, 1, ...; the others say which they are."""
     labels = 60
     generator = np.random.default_rng(seed)
@@ -94,7 +96,7 @@ def write_shards(worlds: list[World], out: Path) -> None:
         folder.mkdir(parents=True)
         described.append(_described(one, folder.name))
         _write_dataset(one, folder)
-    manifest = {"version": 1, "per_row": PER_ROW, "datasets": described}
+    manifest = {"version": 2, "per_row": PER_ROW, "datasets": described}
     (out / "manifest.js").write_text(_call("harnessExplorer", manifest))
 
 
@@ -118,29 +120,38 @@ def _described(one: World, folder: str) -> dict[str, Any]:
     sizes = {"rows": rows, "all_rows": rows, "shard_rows": one.shard_rows}
     sizes |= {"labels": len(one.labels), "shard_labels": one.shard_labels}
     least = {name: min(count for _, count, number in one.labels if BINS[number] == name) for name in BINS[:2]}
-    return {"name": one.name, "title": one.name.upper(), "folder": folder, **sizes, **least, "runs": runs}
+    return {
+        "name": one.name,
+        "title": one.name.upper(),
+        "folder": folder,
+        "build": one.build,
+        **sizes,
+        **least,
+        "runs": runs,
+    }
 
 
 def _write_dataset(one: World, folder: Path) -> None:
     def shards(kind: str, values: list[Any], size: int) -> None:
         for number, start in enumerate(range(0, len(values), size)):
-            text = _call("harnessShard", folder.name, kind, number, values[start : start + size])
+            text = _call("harnessShard", folder.name, kind, number, values[start : start + size], one.build)
             (folder / f"{kind}-{number:03}.js").write_text(text)
 
     shards("texts", one.texts, one.shard_rows)
     shards("truth", one.truth, one.shard_rows)
     shards("labels", one.labels, one.shard_labels)
     counts = [len(labels) for labels in one.truth]
-    (folder / "truth-counts.js").write_text(_call("harnessShard", folder.name, "truth-counts", 0, counts))
+    (folder / "truth-counts.js").write_text(_call("harnessShard", folder.name, "truth-counts", 0, counts, one.build))
     for run, ids in enumerate(one.ids):
         scores = [[one.score(run, row, rank) for rank in range(PER_ROW)] for row in range(len(ids))]
         for number, start in enumerate(range(0, len(ids), one.shard_rows)):
             part = slice(start, start + one.shard_rows)
-            text = _call("harnessShard", folder.name, f"r{run}", number, {"ids": ids[part], "scores": scores[part]})
+            content = {"ids": ids[part], "scores": scores[part]}
+            text = _call("harnessShard", folder.name, f"r{run}", number, content, one.build)
             (folder / f"r{run}-{number:03}.js").write_text(text)
         bits = [
             sum(1 << rank for rank, label in enumerate(row[:5]) if label in truth)
             for row, truth in zip(ids, one.truth, strict=True)
         ]
         hits = "".join(ALPHABET[value] for value in bits)
-        (folder / f"r{run}-hits.js").write_text(_call("harnessShard", folder.name, f"r{run}-hits", 0, hits))
+        (folder / f"r{run}-hits.js").write_text(_call("harnessShard", folder.name, f"r{run}-hits", 0, hits, one.build))

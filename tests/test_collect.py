@@ -161,7 +161,7 @@ def test_rows_that_are_not_those_of_the_record_are_left_out(dataset: Dataset, ru
         ("{", "JSON"),
         ('{"run_id": "x"}', "Field required"),
         (None, "cannot be used"),
-        ("nan", "number that is none"),
+        ("nan", "finite number"),
     ],
 )
 def test_a_damaged_record_is_told_and_left_out(

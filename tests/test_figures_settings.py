@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.config import Layer, parse_override
+from harness.errors import UserError
 from harness.record import RunRecord
 from harness.report.evidence import Evidence, Example, Neighbour, Neighbours, Study, Trial
-from harness.report.figures import FIGURES, Drawing, Missing
+from harness.report.figures import FIGURES, Drawing, Missing, draw_all
 from harness.report.figures.chosen import Group
 from harness.report.figures.iterations import course
 from harness.report.figures.neighbours import ending
 from harness.report.figures.positives import BETAS, ETAS, mean_positives, nearest
 from harness.report.figures.subsampling import lines_of
-from harness.report.figures.sweep import frame_of, ordered
+from harness.report.figures.sweep import MOST_POINTS, frame_of, ordered, sample_of
 from harness.report.figures.varied import find_variants
 from tests.setting_runs import DATASET, setting_run
 
@@ -247,6 +248,84 @@ def test_a_sweep_is_drawn_with_its_best_trial_named() -> None:
     assert "from 61.00 to 63.00, the best at lambda 0.5, beta 4, tau 0.03, symmetric 1" in found.alt
     assert ordered(study()) == ["lambda", "beta", "tau", "symmetric"]
     assert frame_of(study())["P@1"].tolist()[1:] == [61.0, 62.0, 63.0]
+
+
+def many(trials: int, value: float = 0.001) -> Study:
+    """Trial number n of the objective P@1 has the value n times `value`; the best is one that no even sample takes."""
+    found = [
+        Trial(
+            number=number,
+            state="COMPLETE",
+            values={"P@1": 99.0 if number == 1 else number * value},
+            params={"tau": 0.03, "beta": 1 + number % 6, "lambda": 0.5, "symmetric": 1.0},
+            seconds=1.0,
+        )
+        for number in range(trials)
+    ]
+    return study(trials=found, best=[1])
+
+
+@pytest.mark.parametrize("trials", [1, 2, 499, 500, 501, 5000])
+def test_a_long_sweep_is_thinned_to_its_best_and_an_even_sample(trials: int) -> None:
+    most = MOST_POINTS // 4
+    places = sample_of(many(trials))
+    assert places == sorted(set(places))
+    if trials <= most:
+        assert places == list(range(trials))
+        return
+    assert most <= len(places) <= most + 1
+    assert places[:2] == [0, 1]
+    assert places[-1] == trials - 1
+    steps = np.diff([place for place in places if place != 1])
+    assert steps.max() - steps.min() <= 1
+
+
+def test_a_long_sweep_is_a_small_picture_that_says_so() -> None:
+    found = drawn("sweep", studies=(many(20_000),))
+    assert len(found.svg) < 500_000
+    assert "of the 20,000 complete trials" in found.caption
+    assert "Drawn are 501 of them, the best and an even sample." in found.caption
+    assert "to 99.00" in found.alt
+
+
+def test_numbers_that_no_axis_can_hold_are_told() -> None:
+    """A figure is missing then, with the reason; faults of the program itself are not hidden."""
+    values = Evidence((), (many(5, value=4e307),))
+    [missing] = draw_all(values, DATASET, ["sweep"])
+    assert isinstance(missing, Missing)
+    assert (missing.id, missing.title) == ("sweep", "What a sweep found")
+    assert missing.why.startswith(f"the numbers of these runs on {DATASET} cannot be drawn: ")
+    assert missing.command.startswith("python -m harness sweep ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("P@5", None), ("P@5", "x"), ("PSP@5", float("nan")), ("labels", [1]), ("train_pairs", True)]
+)
+def test_a_run_whose_bins_are_no_numbers_is_left_out(name: str, value: object) -> None:
+    bins = [
+        {"bin": one, "labels": 5, "train_pairs": 50, "test_pairs": 9, "P@5": 4.0, "PSP@5": 3.0}
+        for one in ("head", "torso", "tail")
+    ]
+    whole = setting_run("unidec", {}, contributions=bins)
+    damaged = setting_run("renee", {"augment": "none"}, contributions=[{**bins[0], name: value}, *bins[1:]])
+    [found] = draw_all(Evidence((damaged, whole)), DATASET, ["bins"])
+    assert isinstance(found, Drawing)
+    assert "Bars of 1 method" in found.alt
+    assert "unidec" in found.alt
+    [missing] = draw_all(Evidence((damaged,)), DATASET, ["bins"])
+    assert isinstance(missing, Missing) or name in ("P@5", "PSP@5")
+
+
+@pytest.mark.parametrize("fault", [KeyError, AttributeError, TypeError, UserError])
+def test_faults_of_the_program_are_not_taken_for_bad_numbers(
+    fault: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(evidence: Evidence, dataset: str) -> Drawing | Missing:
+        raise fault("x")
+
+    monkeypatch.setitem(FIGURES, "sweep", broken)
+    with pytest.raises(fault):
+        list(draw_all(Evidence(()), DATASET, ["sweep"]))
 
 
 def test_a_sweep_without_anything_to_show_is_missing() -> None:

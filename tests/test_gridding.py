@@ -121,11 +121,14 @@ def test_the_papers_methods_are_held_against_the_best_of_the_others(tmp_path: Pa
     assert {name: cell.mark for name, cell in cells.items()} == {"UNIDEC": "‡", "DPR": "", "ANCE": ""}
 
 
-def test_rows_of_another_run_are_refused(tmp_path: Path) -> None:
+def test_rows_of_another_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [kept(tmp_path, one, {"concat": noise(2)}) for one in (record("a"), record("b", eta=0))]
     wrong = runs[1].model_copy(update={"views": {}, "metrics": {"P@1": 1.0}})
+    shown = drawn([runs[0], wrong], tmp_path)
+    assert not any(cell.mark for cells in shown.rows for cell in cells)
+    assert "rows and record are not of one run" in capsys.readouterr().err
     with pytest.raises(DataError, match="rows and record are not of one run"):
-        drawn([runs[0], wrong], tmp_path)
+        Evidence((), folders=(tmp_path,)).rows(wrong, None, "P@1")
 
 
 @settings(max_examples=20)

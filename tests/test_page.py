@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-import statistics
 from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any
@@ -20,7 +19,6 @@ from harness.report.cells import Figure
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
 from harness.report.figures.drawing import Drawing, Missing
-from harness.report.grids.defaults import default_settings
 from harness.report.page import SCRIPTS, build_page, page_data
 from harness.report.page.embedding import rounded, script_json
 
@@ -86,123 +84,6 @@ class Reader(HTMLParser):
 
 def embedded(text: str) -> Any:
     return json.loads(Reader(text).inside["script"][0])
-
-
-def rows_of(data: dict[str, Any], dataset: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(row["method"], row["scorer"]): row for row in data["datasets"][dataset]["rows"]}
-
-
-# what the data say
-
-
-def test_a_row_is_the_mean_over_seeds_with_its_spread_and_its_runs() -> None:
-    values = [50.0, 53.0, 57.5]
-    data = page_data(Evidence(tuple(run(seed=seed, p1=value) for seed, value in enumerate(values))))
-    row = rows_of(data)["alpha", ""]
-    assert row["figures"]["P@1"]["mean"] == pytest.approx(statistics.mean(values))
-    assert row["figures"]["P@1"]["std"] == pytest.approx(statistics.stdev(values))
-    assert row["runs"] == ["run-alpha-0", "run-alpha-1", "run-alpha-2"]
-    assert row["seconds"] == pytest.approx(11.0)
-    assert [data["runs"][name]["seed"] for name in row["runs"]] == [0, 1, 2]
-
-
-def test_one_seed_has_no_spread_and_a_missing_metric_no_figure() -> None:
-    """Fault 61."""
-    data = page_data(Evidence((run(), run("beta", metrics={"P@1": 3.0}))))
-    rows = rows_of(data)
-    assert "std" not in rows["alpha", ""]["figures"]["P@1"]
-    assert rows["beta", ""]["figures"]["PSP@5"] == {"mean": None}
-
-
-def test_every_way_of_scoring_has_a_row_and_keeps_its_metrics() -> None:
-    views = {"clf": {"P@1": 1.0, "P@5": 2.0}, "de": {"P@1": 3.0, "P@5": 4.0}}
-    data = page_data(Evidence((run(views=views),)))
-    assert set(rows_of(data)) == {("alpha", "clf"), ("alpha", "de")}
-    kept = data["runs"]["run-alpha-0"]
-    named = {
-        view: dict(zip(data["metrics"][kept["metrics"]], scores, strict=True)) for view, scores in kept["views"].items()
-    }
-    assert named == views
-
-
-def test_a_configuration_comes_back_whole_from_its_pool() -> None:
-    data = page_data(Evidence((run(), run(seed=1), run("beta"))))
-    told = {
-        name: dict(data["settings"][one] for one in data["configs"][kept["config"]])
-        for name, kept in data["runs"].items()
-    }
-    assert told["run-alpha-0"] == {"method": "alpha", "encoder": "static", "dataset": "made", "params.beta": "3"}
-    assert told["run-alpha-1"] == told["run-alpha-0"]
-    assert told["run-beta-0"]["method"] == "beta"
-    assert len(data["configs"]) == 2
-
-
-def test_trials_are_left_out_and_failures_are_told() -> None:
-    """Fault 61."""
-    trial = run("trial", config={**run("trial").config, "evaluate": "validation"})
-    failed = run("broken", status="failed", error="out of memory", metrics={})
-    data = page_data(Evidence((run(), trial, failed)))
-    assert list(data["runs"]) == ["run-alpha-0"]
-    assert data["trials"] == 1
-    assert [(one["method"], one["error"]) for one in data["unfinished"]] == [("broken", "out of memory")]
-
-
-def test_other_data_or_metrics_never_share_a_table() -> None:
-    """Fault 62."""
-    other = run(seed=1, dataset={**run().dataset, "digest": "e" * 64})
-    newer = run(seed=2, metric_version=2)
-    data = page_data(Evidence((run(), other, newer)))
-    assert [len(one["rows"]) for one in data["datasets"]] == [1, 1, 1]
-    assert len({one["key"] for one in data["datasets"]}) == 3
-    assert len({one["note"] for one in data["datasets"]}) == 3
-
-
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for key, value in flat.items():
-        *path, last = key.split(".")
-        place = config
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return config
-
-
-def test_settings_say_what_is_not_the_default() -> None:
-    flat = default_settings("unidec", "lf-pydocstitles")
-    assert flat is not None
-    about = {**run().dataset, "name": "lf-pydocstitles"}
-    names = {"method": "unidec", "dataset": "lf-pydocstitles", "encoder": "static"}
-    plain = run(config={**_nested(flat), **names, "seed": 0}, dataset=about, run_id="plain")
-    changed = run(config={**_nested({**flat, "params.beta": 99}), **names, "seed": 0}, dataset=about, run_id="changed")
-    older_config = {**_nested({key: value for key, value in flat.items() if key != "params.eta"}), **names, "seed": 1}
-    older = run(config=older_config, dataset=about, run_id="older")
-    told = {row["run"]: row for row in page_data(Evidence((plain, changed, older)))["datasets"][0]["rows"]}
-    assert told["changed"]["settings"] == "beta=99"
-    assert told["plain"]["settings"] == ""
-    assert told["plain"]["runs"] == ["plain", "older"], "a key that a record does not have is no difference"
-
-
-def test_methods_of_elsewhere_are_told_apart_by_what_varies() -> None:
-    one = run(config={**run().config, "params": {"beta": 3, "eta": 1}}, run_id="one")
-    two = run(config={**run().config, "params": {"beta": 4, "eta": 1}}, run_id="two")
-    told = {row["run"]: row["settings"] for row in page_data(Evidence((one, two)))["datasets"][0]["rows"]}
-    assert told == {"one": "beta=3", "two": "beta=4"}
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 400), st.integers(1, 9))
-def test_thinned_curves_keep_both_ends_and_every_validation(points: int, every: int) -> None:
-    steps = [float(step) for step in range(points)]
-    measured = [value if index % (every * 40) == 0 else None for index, value in enumerate(steps)]
-    data = page_data(Evidence((run(curves={"step": steps, "train/loss": steps, "validation/P@1": measured}),)))
-    kept = {name: data["series"][number] for name, number in data["runs"]["run-alpha-0"]["curves"].items()}
-    assert (kept["step"][0], kept["step"][-1]) == (steps[0], steps[-1])
-    assert kept["train/loss"] == kept["step"]
-    assert len(kept["step"]) <= 61 + 10
-    known = [value for value in measured if value is not None]
-    if known:
-        assert [value for value in kept["validation/P@1"] if value is not None] == known
 
 
 # what becomes of it in HTML
@@ -322,6 +203,21 @@ def test_the_tables_with_most_of_our_figures_come_first() -> None:
     ]
     read = Reader(page(run(), tables=[Document("d", "d", tuple(tables), True)]))
     assert [one["data-table"] for one in read.of("article")] == ["two", "one", "none"]
+
+
+def test_the_commands_that_make_the_explorer_are_real() -> None:
+    """As `harness report` takes them; `--write` has no value."""
+    from typer.testing import CliRunner
+
+    from harness.cli import app
+
+    told = Reader(page(run())).texts
+    commands = [text for text in told if text.startswith("python -m harness report -")]
+    assert commands == ["python -m harness report --open", "python -m harness report --write --explorer"]
+    for command in commands:
+        asked = [*command.split()[3:], "--help"]
+        assert CliRunner().invoke(app, asked).exit_code == 0
+        assert command in files("harness.report.page").joinpath("assets", "shards.js").read_text(encoding="utf-8")
 
 
 def test_without_runs_the_page_says_what_to_do() -> None:

@@ -45,7 +45,7 @@ def test_everything_is_written_once_and_then_found_fresh(folder: Path, capsys: p
     assert call("report", "--check", "--folder", str(folder)) == 0
     assert "are what the records give" in capsys.readouterr().out
     assert call("report", "--write", "--folder", str(folder)) == 0
-    assert "0 new or changed, 0 removed" in capsys.readouterr().out
+    assert "0 new or changed" in capsys.readouterr().out
     assert {name: (folder / name).read_bytes() for name in names} == before
 
 
@@ -59,13 +59,14 @@ def test_a_stale_report_is_told_and_fails(folder: Path, capsys: pytest.CaptureFi
     assert check_site(site, folder) == [
         "index.html is missing",
         "tables/comparison.md is not what the records give",
-        "tables/old.md is not made from the records",
+        "tables/old.md is not made from the records; remove it",
     ]
     with pytest.raises(SystemExit) as ended:
         main(["report", "--check", "--folder", str(folder), "--json"])
     assert ended.value.code == 1
     assert len(json.loads(capsys.readouterr().out)) == 3
-    assert write_site(site, folder) == (2, 1)
+    assert write_site(site, folder) == (2, ["tables/old.md"])  # nothing of anybody is removed
+    (folder / "tables" / "old.md").unlink()
     assert check_site(site, folder) == []
     keep(folder, record("run-4", seed=4, p1=60.0))
     assert any("README.md" in fault for fault in check_site(make_site(read_evidence(folder)), folder))
@@ -190,12 +191,18 @@ def test_a_page_elsewhere_removes_no_runs(folder: Path, workspace: Path, monkeyp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"config": {}}, "config.method of a finished run is None"),
-        ({"config": {"method": "a", "encoder": "b", "seed": "0"}}, "config.seed of a finished run is '0'"),
-        ({"config": {"method": "\ud800", "encoder": "b", "seed": 0}}, "config.method of a finished run is '\\ud800'"),
-        ({"dataset": {}}, "dataset.name of a finished run is None"),
-        ({"metrics": {"P@1": float("nan")}}, "P@1 of a finished run is nan"),
-        ({"views": {"de": {"P@5": float("inf")}}}, "P@5 of a finished run is inf"),
+        ({"config": {}}, "config.method: Field required"),
+        ({"config": {"method": "a", "encoder": "b", "seed": "0"}}, "config.seed: "),
+        ({"config": {"method": "a", "encoder": "b", "seed": [1]}}, "config.seed: "),
+        ({"config": {"method": "\ud800", "encoder": "b", "seed": 0}}, "config.method: "),
+        ({"dataset": {}}, "dataset.name: Field required"),
+        ({"dataset": {"name": None}}, "dataset.name: "),
+        ({"dataset": {"name": "d", "digest": 3}}, "dataset.digest: "),
+        ({"dataset": {"name": "d", "propensity": {"a": None}}}, "dataset.propensity.a: "),
+        ({"dataset": {"name": "d", "statistics": {"labels": "many"}}}, "dataset.statistics.labels: "),
+        ({"seconds": float("nan")}, "seconds: "),
+        ({"metrics": {"P@1": float("nan")}}, "metrics.P@1: "),
+        ({"views": {"de": {"P@5": float("inf")}}}, "views.de.P@5: "),
     ],
 )
 def test_a_record_that_cannot_be_shown_is_told_and_left_out(
@@ -226,3 +233,36 @@ def test_golden_tables(name: str, form: str) -> None:
     evidence = Evidence(tuple(find_records([golden / "runs"])), folders=(golden / "runs",))
     (document,) = documents(evidence, [name], [DATASET])
     assert render(list(document.tables), form) == (golden / "tables" / f"{name}.{form}").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"seconds": NaN}', ""])
+def test_text_that_is_no_record_does_not_end_a_report(
+    folder: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "runs" / "odd.json").write_text(text)
+    assert call("report", "--runs", str(folder / "runs")) == 0
+    assert "odd.json" in capsys.readouterr().err
+
+
+def test_versions_of_the_harness_do_not_share_a_table(folder: Path) -> None:
+    """fault 62"""
+    keep(folder, record("other", seed=7, p1=99.0, environment={"harness": "9.9"}))
+    (document,) = documents(read_evidence(folder), ["comparison"])
+    assert len(document.tables) == 2
+    assert "harness 0.1.0" in document.tables[0].caption
+
+
+def test_a_cell_of_fewer_seeds_says_so(folder: Path) -> None:
+    """fault 61"""
+    poor = record("run-9", seed=9, p1=50.0)
+    views = {view: {"R@5": 1.0} for view in poor.views}
+    keep(folder, poor.model_copy(update={"views": views, "metrics": views["concat"]}))
+    (document,) = documents(read_evidence(folder), ["comparison"])
+    assert "3 of 4 seeds" in render(list(document.tables), "md")
+
+
+def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 64"""
+    keep(folder, record("esc", encoder="st\x1b]0;owned\x07atic"))
+    assert call("report", "--runs", str(folder / "runs")) == 0
+    assert "\x1b" not in capsys.readouterr().out

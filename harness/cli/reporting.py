@@ -128,8 +128,14 @@ class _Given:
             raise UserError(f"{' and '.join(wanted)} are different reports; ask for one of them")
         if explorer_alone:
             raise UserError("--explorer goes with --write; `report --open` has the explorer already")
+        if self.as_json and (self.form or self.out):
+            raise UserError("--json is printed; leave out --format and --out, and send it where you like with >")
         if self.names and not compare:
             raise UserError(f"what is to be done with {self.names[0]!r}? Names are for comparing: report --compare A B")
+
+    def say(self, text: str) -> None:
+        """Tells a person; standard output is a program's where it asked for JSON."""
+        typer.echo(text, err=self.as_json)
 
     @property
     def datasets(self) -> list[str] | None:
@@ -259,7 +265,7 @@ def _collect(given: _Given, folder: Path) -> None:
     found = collect(folders, studies if studies.is_dir() else None, datasets, folder)
     for sentence in found.left_out:
         typer.echo(f"left out: {sentence}", err=True)
-    typer.echo(
+    given.say(
         f"{found.runs} runs, {found.studies} sweeps, neighbours of the labels of {found.neighbours} datasets: "
         f"{len(found.written)} files new or changed in {short_path(folder.absolute())}"
     )
@@ -270,6 +276,8 @@ def _site_of(folder: Path) -> "Site":
     from harness.report.evidence import read_evidence
     from harness.report.site import make_site
 
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; a report is a folder")
     evidence = read_evidence(folder)
     if not evidence.records:
         raise UserError(
@@ -282,11 +290,13 @@ def _site_of(folder: Path) -> "Site":
 def _write(given: _Given, site: "Site", folder: Path, explorer: bool) -> None:
     from harness.report.site import PAGE, write_site
 
-    changed, removed = write_site(site, folder)
-    typer.echo(f"{len(site.files)} files, {changed} new or changed, {removed} removed: {short_path(folder.absolute())}")
+    changed, others = write_site(site, folder)
+    for name in others:
+        typer.echo(f"{short_path((folder / name).absolute())} is not of this report; remove it", err=True)
+    given.say(f"{len(site.files)} files, {changed} new or changed: {short_path(folder.absolute())}")
     if explorer:
         _explore(given, folder)
-    typer.echo(f"the page    {short_path((folder / PAGE).absolute())}")
+    given.say(f"the page    {short_path((folder / PAGE).absolute())}")
 
 
 def _explore(given: _Given, folder: Path) -> None:
@@ -296,7 +306,7 @@ def _explore(given: _Given, folder: Path) -> None:
     for sentence in facts.left_out:
         typer.echo(f"left out: {sentence}", err=True)
     shown = sum(len(ids) for ids in facts.datasets.values())
-    typer.echo(f"explorer    {shown} runs on {len(facts.datasets)} datasets, {facts.bytes / 1e6:.1f} MB; not for git")
+    given.say(f"explorer    {shown} runs on {len(facts.datasets)} datasets, {facts.bytes / 1e6:.1f} MB; not for git")
 
 
 def _check(given: _Given, site: "Site", folder: Path) -> None:

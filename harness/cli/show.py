@@ -19,6 +19,8 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
+_UNSEEN = {code: "\ufffd" for code in (*range(9), *range(11, 32), *range(127, 160))}
+"""Control characters in other people's names could rule the terminal."""
 _PIPE_WIDTH = 160
 """A pipe has no width; what a program or a log will read is not folded early."""
 _LEAST_WORDS = 12
@@ -44,13 +46,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         least = longest if column in right else min(longest, 2 * _LEAST_WORDS if place == 0 else _LEAST_WORDS)
         table.add_column(column, justify=justify, overflow="fold", no_wrap=column in right, min_width=least)
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell.translate(_UNSEEN)) for cell in row))
     console = Console(highlight=False)
     width = console.width if console.is_terminal else _PIPE_WIDTH
     wanted = os.environ.get("COLUMNS", "")
     width = int(wanted) if wanted.isdecimal() and int(wanted) > 0 else width
     size = Measurement.get(console, console.options.update(max_width=10**6), table)
-    typer.echo(title)
+    typer.echo(title.translate(_UNSEEN))
     Console(highlight=False, width=width if size.minimum <= width else size.maximum).print(table)
 
 

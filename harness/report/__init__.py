@@ -17,6 +17,7 @@ from harness.report.cells import Cell, Figure, Table
 from harness.report.marking import marked
 
 __all__ = [
+    "TABLE_KEYS",
     "Cell",
     "Figure",
     "Table",
@@ -29,7 +30,8 @@ __all__ = [
 ]
 
 _SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
-_TABLE = ["dataset", "digest", "filter", "propensity", "metric_version"]
+TABLE_KEYS = ["dataset", "digest", "filter", "propensity", "metric_version", "harness"]
+"""Runs that differ in one of these never share a table."""
 _GROUP = ["method", "encoder", "settings", "scorer"]
 
 
@@ -79,9 +81,10 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
         {
             "dataset": record.dataset["name"],
             "digest": str(record.dataset.get("digest") or "")[:12],
-            "filter": record.dataset.get("filter"),
+            "filter": bool(record.dataset.get("filter")),
             "propensity": _propensity(record.dataset.get("propensity")),
             "metric_version": record.metric_version,
+            "harness": str(record.environment.get("harness", "")),
             "method": record.config["method"],
             "encoder": record.config["encoder"],
             "settings": settings_of(record.config),
@@ -90,7 +93,7 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
             "started": record.started,
             "seconds": record.seconds,
             "run_id": record.run_id,
-            **scores,
+            **{name: score for name, score in scores.items() if "@" in name},
         }
         for record in finished
         if not is_trial(record.config)
@@ -102,21 +105,21 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
         trials = f", only {len(finished)} trials measured on held-out train rows" if finished else ""
         raise UserError(f"no finished run{where} to report{trials}; make one with `{command}`")
     frame = pd.DataFrame(rows).sort_values(["started", "run_id"])
-    return frame.drop_duplicates([*_TABLE, *_GROUP, "seed"], keep="last")
+    return frame.drop_duplicates([*TABLE_KEYS, *_GROUP, "seed"], keep="last")
 
 
-def _propensity(constants: dict[str, float] | None) -> str:
-    return f"A {constants['a']:g}, B {constants['b']:g}" if constants else ""
+def _propensity(constants: dict[str, Any] | None) -> str:
+    return f"A {constants.get('a')}, B {constants.get('b')}" if constants else ""
 
 
 def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Table]:
     """One table per dataset: methods down, metrics across, mean over seeds, best and second best marked.
 
-    Runs whose data, filter setting, propensity constants or metric version differ never share a table.
+    Runs whose data, filter setting, propensity constants, metric or harness version differ never share a table.
     """
     frame = tidy(records, dataset)
-    groups = frame.groupby(_TABLE, sort=True, dropna=False)
-    tables = [_table(dict(zip(_TABLE, key, strict=True)), part) for key, part in groups]
+    groups = frame.groupby(TABLE_KEYS, sort=True, dropna=False)
+    tables = [_table(dict(zip(TABLE_KEYS, key, strict=True)), part) for key, part in groups]
     earlier = [[one.title for one in tables[:place]].count(table.title) for place, table in enumerate(tables)]
     return [
         replace(table, id=f"{table.id}-{count + 1}" if count else table.id)
@@ -152,7 +155,7 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
 
 def _column(runs: list["pd.Series[Any]"]) -> list[Cell]:
     """The cells of a metric: one group of runs a row."""
-    figures = [Figure.of(list(values.dropna())) for values in runs]
+    figures = [Figure.of(list(values.dropna()), wanted=len(values)) for values in runs]
     return [
         Cell.of(figure, best=best, second=second)
         for figure, best, second in zip(figures, *marked(figures), strict=True)
@@ -160,9 +163,9 @@ def _column(runs: list["pd.Series[Any]"]) -> list[Cell]:
 
 
 def _caption(about: dict[str, Any]) -> str:
-    masked = "filter pairs masked" if about["filter"] else "no filter"
+    masked = "filter pairs masked" if about["filter"] is True else "no filter"
     weighted = f", propensity {about['propensity']}" if about["propensity"] else ""
     return (
         f"Percent on test rows, mean ± standard deviation over seeds, {masked}{weighted}; data {about['digest']}, "
-        f"metrics v{about['metric_version']}."
+        f"metrics v{about['metric_version']}{f', harness {version}' if (version := about['harness']) else ''}."
     )

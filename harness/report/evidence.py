@@ -11,6 +11,9 @@ are read, and rows come from the run folders themselves.
 
 import json
 import sys
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +32,15 @@ ROWS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 """Columns that are kept of a run's rows."""
 _STORED = 1e-3
 """Percent by which the mean of a stored column may miss the metric it belongs to."""
+
+
+_LARGEST_ROWS = 2**30
+"""Bytes of stored rows, unpacked; a million rows of three scorers have 72 MB."""
+DAMAGED = (
+    *(ValueError, TypeError, EOFError, OSError, MemoryError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
+"""What reading a file of numbers raises that is none."""
 
 
 class _Frozen(BaseModel):
@@ -158,7 +170,7 @@ def run_rows(folder: Path, record: RunRecord, view: str) -> dict[str, NDArray[np
 def _loaded(file: Path) -> NDArray[np.float64]:
     try:
         scores: NDArray[np.float64] = np.load(file, allow_pickle=False).astype(np.float64)
-    except (ValueError, EOFError, OSError) as error:
+    except DAMAGED as error:
         raise DataError(f"not an array of numbers ({error})", file) from error
     if scores.ndim != 2:
         raise DataError(f"an array of shape {scores.shape}, not of rows and metrics", file)
@@ -172,15 +184,15 @@ def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, 
         file: As `harness.report.collecting` writes it.
         columns: What the run has of `ROWS`, see `kept_columns`.
     """
-    import zipfile
-    import zlib
-
     try:
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _LARGEST_ROWS:
+                raise ValueError("larger than any rows of a run")
         with np.load(file, allow_pickle=False) as stored:
             return {
                 view: dict(zip(columns, np.asarray(stored[view], np.float64).T, strict=True)) for view in stored.files
             }
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise DataError(f"not rows of a run ({error})", file) from error
 
 

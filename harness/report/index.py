@@ -1,5 +1,6 @@
 """reports/README.md: the index of tables and figures for people who read on a code host, figures shown."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -18,7 +19,9 @@ _FORM_NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV", "html": "HTML"}
 def figure_stem(dataset: str, figure: str) -> str:
     """Where a figure lies, without its ending; a dataset may be called by a path or by options."""
     safe = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in dataset).strip(".-")
-    return f"figures/{safe or 'data'}/{figure}"
+    # names that look alike without their signs stay apart
+    suffix = "" if safe == dataset else f"-{hashlib.sha256(dataset.encode(errors='replace')).hexdigest()[:6]}"
+    return f"figures/{safe or 'data'}{suffix}/{figure}"
 
 
 def index_page(evidence: Evidence, tables: Sequence[Document], figures: dict[str, list[Drawing | Missing]]) -> str:

@@ -22,7 +22,7 @@ from harness.report.page import build_page, page_data
 from harness.report.tables import FORMATS, render
 
 OWNED = ("tables", "figures")
-"""Folders in which every file is ours: what is not made any more is removed."""
+"""Folders in which every file should be ours."""
 PAGE, INDEX = "index.html", "README.md"
 
 
@@ -76,20 +76,17 @@ def make_site(evidence: Evidence) -> Site:
     return Site(files)
 
 
-def write_site(site: Site, folder: Path) -> tuple[int, int]:
-    """Writes what changed and removes what is not made any more; returns how many files of each.
+def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
+    """Writes what changed; returns how many files, and what else lies in the site's folders. Nothing is removed.
 
     Raises:
-        UserError: The folder is somebody else's: it has files that would be overwritten or removed, but no report.
+        UserError: The folder is somebody else's: it has files that would be overwritten, but no report.
     """
     require_ours(folder)
     changed = [name for name, content in site.files.items() if not _same(folder / name, content)]
     for name in changed:
         write_bytes(folder / name, site.files[name])
-    gone = stale(site, folder)
-    for name in gone:
-        (folder / name).unlink()
-    return len(changed), len(gone)
+    return len(changed), stale(site, folder)
 
 
 def require_ours(folder: Path) -> None:
@@ -110,7 +107,7 @@ def check_site(site: Site, folder: Path) -> list[str]:
             faults.append(f"{name} is missing")
         elif not _same(folder / name, content):
             faults.append(f"{name} is not what the records give")
-    return [*faults, *(f"{name} is not made from the records" for name in stale(site, folder))]
+    return [*faults, *(f"{name} is not made from the records; remove it" for name in stale(site, folder))]
 
 
 def stale(site: Site, folder: Path) -> list[str]:

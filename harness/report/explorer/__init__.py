@@ -1,7 +1,7 @@
 """The prediction explorer's data: run folders and prepared datasets -> scripts beside the page.
 
     explorer/manifest.js          harnessExplorer({...}): datasets, their runs, how many rows a file has
-             d0/texts-000.js      harnessShard("d0", "texts", 0, [...]): query texts, cut
+             d0/texts-000.js      harnessShard("d0", "texts", 0, [...], build): query texts, cut
                 truth-000.js      true labels of the same rows
                 r0-000.js         predictions of one run for the same rows: ids and scores
                 labels-000.js     text, number of train rows and bin of every label
@@ -9,7 +9,8 @@
                 truth-counts.js   true labels per row
 
 They hold texts of other people, so they are made where they are looked at and stay out of the repository. The same
-runs give the same bytes.
+runs give the same bytes. `build` is a hash of all that is shown of a dataset, in the manifest too: a page that was
+opened before the files were made anew does not mix the two.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ from harness.report.explorer.writing import write_dataset
 
 __all__ = ["ExplorerFacts", "build_explorer"]
 
-VERSION = 1
+VERSION = 2
+"""Of the files; the page shows those of its own version and no others."""
 MANIFEST = "manifest.js"
 
 

@@ -1,5 +1,6 @@
 """One dataset with the predictions of its runs as a folder of scripts; see `harness.report.explorer` for the files."""
 
+import hashlib
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,6 +22,7 @@ SHARD_ROWS = 500
 SHARD_LABELS = 2000
 _LONGEST_SCORE = 25
 """Bytes of a score with its comma, at most."""
+_BUILD_DIGITS = 12
 
 
 def write_dataset(
@@ -34,7 +36,6 @@ def write_dataset(
         data: Its texts and labels.
         found: Runs with what they predicted, at least one; all of equally many rows.
     """
-    folder.mkdir()
     rows, per_row = found[0][1].ids.shape
     labels = len(data.label_text)
     counts = np.diff(data.truth.indptr)[:rows]
@@ -42,16 +43,9 @@ def write_dataset(
     digits = len(str(labels)) + 1
     row_bytes = np.maximum(np.fromiter(map(len, texts), np.int64, rows) + 1, counts * digits + 3)
     size = rows_per_file(np.maximum(row_bytes, per_row * (digits + _LONGEST_SCORE) + 6), SHARD_ROWS)
-    _write(folder, "texts", _joined(texts, size))
-    _write(folder, "truth", _truth(data, rows, size))
-    _write_one(folder, "truth-counts", numbers(counts))
-    for place, (_, predictions) in enumerate(found):
-        _write(folder, f"r{place}", _predicted(predictions, size))
-        _write_one(folder, f"r{place}-hits", as_json(predictions.hits))
     entries = _label_entries(data)
     label_size = rows_per_file(np.fromiter(map(len, entries), np.int64, labels) + 1, SHARD_LABELS)
-    _write(folder, "labels", _joined(entries, label_size))
-    return {
+    about = {
         "name": shown.dataset,
         "title": shown.title,
         "folder": folder.name,
@@ -64,6 +58,38 @@ def write_dataset(
         "torso": data.least(1),
         "runs": [_about(f"r{place}", record) for place, (record, _) in enumerate(found)],
     }
+    about["build"] = _build(about, texts, entries, data, [predictions for _, predictions in found])
+    scripts = _Scripts(folder, about["build"])
+    scripts.write("texts", _joined(texts, size))
+    scripts.write("truth", _truth(data, rows, size))
+    scripts.write_one("truth-counts", numbers(counts))
+    for place, (_, predictions) in enumerate(found):
+        scripts.write(f"r{place}", _predicted(predictions, size))
+        scripts.write_one(f"r{place}-hits", as_json(predictions.hits))
+    scripts.write("labels", _joined(entries, label_size))
+    return about
+
+
+def _build(about: dict[str, Any], texts: list[str], labels: list[str], data: Prepared, found: list[Predictions]) -> str:
+    """A short hash of everything that is shown: scripts of one build fit together, and no others do.
+
+    Args:
+        about: The entry in the manifest.
+        texts: JSON of the query texts, [R].
+        labels: JSON of the labels, [L].
+        data: For the true labels.
+        found: What the runs predicted.
+    """
+    content = hashlib.sha256(as_json(about).encode("ascii"))
+    for part in (texts, labels):
+        content.update("\n".join(part).encode("ascii"))
+    for array in (data.truth.indptr, data.truth.indices):
+        content.update(np.ascontiguousarray(array, np.int64).data)
+    for predictions in found:
+        content.update(predictions.hits.encode("ascii"))
+        content.update(np.ascontiguousarray(predictions.ids).data)
+        content.update(np.ascontiguousarray(predictions.scores).data)
+    return content.hexdigest()[:_BUILD_DIGITS]
 
 
 def _about(name: str, record: RunRecord) -> dict[str, Any]:
@@ -108,11 +134,22 @@ def _predicted(found: Predictions, size: int) -> Iterator[str]:
         yield f'{{"ids":{ids},"scores":{scores}}}'
 
 
-def _write(folder: Path, kind: str, parts: Iterator[str]) -> None:
-    for number, part in enumerate(parts):
-        script = call("harnessShard", as_json(folder.name), as_json(kind), str(number), part)
-        (folder / f"{kind}-{number:03}.js").write_bytes(script)
+class _Scripts:
+    """The files of one dataset; all carry its build."""
 
+    def __init__(self, folder: Path, build: str) -> None:
+        folder.mkdir()
+        self._folder, self._build = folder, as_json(build)
 
-def _write_one(folder: Path, kind: str, content: str) -> None:
-    (folder / f"{kind}.js").write_bytes(call("harnessShard", as_json(folder.name), as_json(kind), "0", content))
+    def write(self, kind: str, parts: Iterator[str]) -> None:
+        """Files that follow each other."""
+        for number, part in enumerate(parts):
+            self._put(f"{kind}-{number:03}", kind, number, part)
+
+    def write_one(self, kind: str, content: str) -> None:
+        """A file alone."""
+        self._put(kind, kind, 0, content)
+
+    def _put(self, name: str, kind: str, number: int, content: str) -> None:
+        given = (as_json(self._folder.name), as_json(kind), str(number), content, self._build)
+        (self._folder / f"{name}.js").write_bytes(call("harnessShard", *given))

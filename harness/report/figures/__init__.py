@@ -5,6 +5,9 @@ dataset, one version of its data and of the metrics; what that left out is in it
 """
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from harness.errors import unknown_name
 from harness.report.evidence import Evidence
@@ -20,7 +23,9 @@ from harness.report.figures.sweep import draw_sweep
 
 __all__ = ["FIGURES", "Drawing", "Missing", "draw_all"]
 
-FIGURES: dict[str, Callable[[Evidence, str], Drawing | Missing]] = {
+Draw = Callable[[Evidence, str], Drawing | Missing]
+
+FIGURES: dict[str, Draw] = {
     "bins": draw_bins,
     "tradeoff": draw_tradeoff,
     "cost-time": draw_time,
@@ -36,7 +41,7 @@ FIGURES: dict[str, Callable[[Evidence, str], Drawing | Missing]] = {
 
 
 def draw_all(evidence: Evidence, dataset: str, only: Collection[str] | None = None) -> Iterator[Drawing | Missing]:
-    """All figures of a dataset, in the order of `FIGURES`.
+    """All figures of a dataset, in the order of `FIGURES`; one whose numbers no axis can hold is missing, and says so.
 
     Args:
         evidence: What is drawn.
@@ -48,4 +53,17 @@ def draw_all(evidence: Evidence, dataset: str, only: Collection[str] | None = No
             raise unknown_name("figure", name, FIGURES)
     for name, draw in FIGURES.items():
         if only is None or name in only:
-            yield draw(evidence, dataset)
+            yield _drawn(draw, evidence, dataset)
+
+
+def _drawn(draw: Draw, evidence: Evidence, dataset: str) -> Drawing | Missing:
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # what that gives is told below, or is not drawn
+            return draw(evidence, dataset)
+    except (ValueError, OverflowError, FloatingPointError) as error:
+        # what the figure says when there is nothing to draw has its title, and the command that measures anew
+        missing = draw(Evidence(()), dataset)
+        if isinstance(missing, Drawing):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return replace(missing, why=f"the numbers of these runs on {dataset} cannot be drawn: {reason}")

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.report.evidence import Evidence
-from harness.report.figures.chosen import Group, bench_command, comparable, counted, grouped_defaults, remarks, titles
+from harness.report.figures.chosen import (
+    Group,
+    bench_command,
+    comparable,
+    counted,
+    grouped_defaults,
+    is_number,
+    remarks,
+    titles,
+)
 from harness.report.figures.drawing import Drawing, Missing
 from harness.report.figures.style import SMALL, finished, looks, new_figure, shown, styled
 
@@ -34,7 +43,9 @@ def draw_bins(evidence: Evidence, dataset: str) -> Drawing | Missing:
     if not metrics:
         why = f"no finished test run at default settings on {dataset} tells what head, torso and tail add to P@5"
         return Missing("bins", _TITLE, why, bench_command(dataset))
-    groups = [group for group in groups if _shares(group, metrics[0]).size]
+    whole = [group for group in groups if all(_shares(group, metric).size for metric in metrics)]
+    metrics = metrics if whole else metrics[:1]
+    groups = whole or [group for group in groups if _shares(group, metrics[0]).size]
     groups.sort(key=lambda group: (-_shares(group, metrics[0]).mean(0).sum(), group.method, group.encoder))
     bins = _bins_of(groups[0])
     height = len(metrics) * (len(groups) * _ROW_HEIGHT + 0.55) + 0.35
@@ -62,7 +73,10 @@ def _with_equal_bins(groups: list[Group]) -> list[Group]:
 def _bins_of(group: Group) -> list[dict[str, Any]]:
     """The bins of its first run, most frequent labels first; none where a bin does not say what it holds."""
     bins = next(iter(group.records.values())).contributions
-    return bins if all({"bin", "labels", "train_pairs"} <= entry.keys() for entry in bins) else []
+    told = all(
+        "bin" in entry and is_number(entry.get("labels")) and is_number(entry.get("train_pairs")) for entry in bins
+    )
+    return bins if told else []
 
 
 def _names(bins: list[dict[str, Any]]) -> list[str]:
@@ -73,7 +87,8 @@ def _shares(group: Group, metric: str) -> Floats:
     """What each bin adds to a metric, percent, [seeds, bins]; no seeds where it was not measured."""
     names = _names(_bins_of(group))
     known = [record.contributions for record in group.records.values() if _names(record.contributions) == names]
-    return np.array([[entry[metric] for entry in bins] for bins in known if all(metric in entry for entry in bins)])
+    measured = [bins for bins in known if all(is_number(entry.get(metric)) for entry in bins)]
+    return np.array([[entry[metric] for entry in bins] for bins in measured], np.float64)
 
 
 def _column_title(entry: dict[str, Any]) -> str:

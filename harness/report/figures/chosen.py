@@ -5,6 +5,7 @@ versions the one with most runs is shown, the newest on ties. Within it a method
 per seed, the newest.
 """
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from harness.report import is_trial, settings_of
 from harness.report.evidence import Evidence, conditions
 from harness.report.figures.style import shown
 from harness.report.grids.defaults import changed_settings
+
+
+def is_number(value: object) -> bool:
+    """Whether what a record says can be drawn; parts of it are free, and a record may be edited by hand."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ TITLE = "What a sweep found"
 SYMBOLS = {"lambda": "λ", "beta": "β", "eta": "η", "tau": "τ"}
 ORDER = ("lambda", "beta", "eta", "tau")
 """The papers' settings come first, in their order; the others by name."""
+MOST_POINTS = 2_000
+"""Of all panels together; more make a picture that is slow to open and shows no more."""
 
 
 @styled
@@ -39,17 +41,34 @@ def complete(study: Study) -> int:
 
 
 def frame_of(study: Study) -> "pd.DataFrame":
-    """One row per trial: number, state, its objectives and its settings; None for what it does not have."""
+    """One row per trial that is drawn: number, state, its objectives and its settings; None for what it has not."""
     import pandas as pd
 
     names = ordered(study)
+    drawn = set(sample_of(study))
     rows = [
         {"number": trial.number, "state": trial.state}
         | {objective: trial.values.get(objective) for objective in study.objectives}
         | {name: trial.params.get(name) for name in names}
-        for trial in study.trials
+        for place, trial in enumerate(study.trials)
+        if place in drawn
     ]
     return pd.DataFrame(rows, columns=["number", "state", *study.objectives, *names])
+
+
+def sample_of(study: Study) -> list[int]:
+    """Places of the trials that are drawn: all, or of too many the best and an even sample of those with values."""
+    panels = max(len(study.space), 1) * max(len(study.objectives), 1)
+    most = max(MOST_POINTS // panels, 2)
+    points = [place for place, trial in enumerate(study.trials) if trial.values]
+    if len(points) <= most:
+        return list(range(len(study.trials)))
+    best = {
+        max(having, key=lambda place: study.trials[place].values[objective])
+        for objective in study.objectives
+        if (having := [place for place in points if objective in study.trials[place].values])
+    }
+    return sorted(best | {points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)})
 
 
 def ordered(study: Study) -> list[str]:
@@ -90,11 +109,13 @@ def _caption(study: Study, others: int) -> str:
     untold = f" Not shown: {', '.join(ended)}." if ended else ""
     size, sampler = study.settings.get("validation"), shown(str(study.settings.get("sampler")))
     rows = f"{size:.0%} of the train rows" if isinstance(size, float) and size < 1 else "train rows"
+    drawn = [study.trials[place] for place in sample_of(study)]
+    few = "" if len(drawn) == len(study.trials) else f" Drawn are {len(drawn):,} of them, the best and an even sample."
     more = "" if not others else f" {others} more {'study' if others == 1 else 'studies'} on this dataset."
     return (
-        f"{' and '.join(study.objectives)} on held-out rows ({rows}) of the {complete(study)} complete trials of the "
+        f"{' and '.join(study.objectives)} on held-out rows ({rows}) of the {complete(study):,} complete trials of the "
         f"study {shown(study.name)}, {shown(study.method)} on {shown(study.dataset)}, against each setting; all were "
-        f"varied together. Darker is later, the star is the best.{untold} Sampler {sampler}, seed "
+        f"varied together. Darker is later, the star is the best.{few}{untold} Sampler {sampler}, seed "
         f"{study.settings.get('seed')}; data {study.digest[:12]}.{more}"
     )
 

@@ -6,12 +6,15 @@ sqrt(2 sum d^2)); with few it is drawn. Holm's correction is over the rows of on
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import DataError
 from harness.report import Figure
 from harness.report.comparing.paired import LEVEL, holm, sign_flip_p
 from harness.report.evidence import ROWS, Evidence
@@ -71,12 +74,22 @@ def tested(grid: Grid, column: str, figures: Sequence[Figure], evidence: Evidenc
 
 def mean_rows(line: Line, column: str, evidence: Evidence) -> NDArray[np.float64] | None:
     """The mean over seeds of every test row's score, [M]; None unless all of its runs kept their rows."""
-    found = [evidence.rows(record, line.view, column) for record in line.records]
+    try:
+        found = [evidence.rows(record, line.view, column) for record in line.records]
+    except DataError as error:  # the figures stand; only the test cannot be made
+        warn_once(str(error))
+        return None
     kept = [rows for rows in found if rows is not None]
     if not kept or len(kept) != len(found) or len({len(rows) for rows in kept}) > 1:
         return None
     mean: NDArray[np.float64] = np.mean(kept, axis=0)
     return mean
+
+
+@cache
+def warn_once(fault: str) -> None:
+    """Tells of damaged rows, however many tables they are in."""
+    print(f"warning: no test of significance with these rows. {fault}", file=sys.stderr)  # noqa: T201
 
 
 def p_value(difference: NDArray[np.float64]) -> float:

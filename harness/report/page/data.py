@@ -5,6 +5,7 @@ A comparison row is a group of runs that differ in nothing but their seed, once 
 in a pool, and known by its number.
 """
 
+import itertools
 import json
 import math
 from typing import Any
@@ -16,17 +17,16 @@ from numpy.typing import NDArray
 from harness.config import flatten
 from harness.errors import UserError
 from harness.record import RunRecord
-from harness.report import is_trial, tidy, varying_keys
+from harness.report import TABLE_KEYS, is_trial, tidy, varying_keys
 from harness.report.cells import Figure
 from harness.report.evidence import Evidence
+from harness.report.figures.chosen import is_number
 from harness.report.grids.defaults import Settings, changes, default_settings, settings
 from harness.report.grids.quantities import peak_memory
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
-_SETTING = ["dataset", "digest", "filter", "metric_version"]
-"""Runs that differ in one of these never share a table."""
 _GROUP = ["method", "encoder", "settings", "scorer"]
-_OF_BIN = ("bin", "P@5", "PSP@5")
+_OF_BIN = ("P@5", "PSP@5")
 _POINTS = 60
 """Points that are kept of a curve: more than a small chart can show."""
 
@@ -86,33 +86,67 @@ def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[s
         return []
     told = _told(sorted(set(frame["run_id"])), records)
     # records of different age may not have the same keys: what reads alike is one row, the newest run of a seed counts
-    frame = frame.assign(settings=frame["run_id"].map(told)).drop_duplicates([*_SETTING, *_GROUP, "seed"], keep="last")
+    frame = frame.assign(settings=frame["run_id"].map(told)).drop_duplicates(
+        [*TABLE_KEYS, *_GROUP, "seed"], keep="last"
+    )
     found = []
-    for key, part in frame.groupby(_SETTING, sort=True):
-        about = dict(zip(_SETTING, key, strict=True))
+    for key, part in frame.groupby(TABLE_KEYS, sort=True, dropna=False):
+        about = dict(zip(TABLE_KEYS, key, strict=True))
         newest = records[str(part["run_id"].iloc[-1])]
+        measured = _circumstances(about)
         found.append(
             {
                 "name": about["dataset"],
                 "title": str(newest.dataset.get("title") or about["dataset"]),
-                "note": f"Percent on test rows, {'filter pairs masked' if about['filter'] else 'no filter'}; "
-                f"data {about['digest']}, metrics v{about['metric_version']}.",
+                "measured": measured,
+                "note": f"Percent on test rows; {', '.join(measured)}.",
                 "statistics": newest.dataset.get("statistics", {}),
                 "metrics": _measured(part),
                 "rows": _rows(part, records),
             }
         )
+    found.sort(key=lambda one: (-len(one["rows"]), one["name"]))  # where there is most to compare comes first
     _name_apart(found)
-    return sorted(found, key=lambda one: (-len(one["rows"]), one["key"]))  # where there is most to compare comes first
+    return found
+
+
+def _circumstances(about: dict[str, Any]) -> list[str]:
+    """Under what the runs of a table were measured, in words: one for each of `TABLE_KEYS` but the dataset's name."""
+    masked = not pd.isna(about["filter"]) and bool(about["filter"])
+    return [
+        f"data {about['digest']}" if about["digest"] else "data without a digest",
+        "filter pairs masked" if masked else "no filter",
+        f"propensity {about['propensity']}" if about["propensity"] else "no propensity constants",
+        f"metrics v{about['metric_version']}",
+        f"harness {about['harness']}" if about["harness"] else "harness of unknown version",
+    ]
 
 
 def _name_apart(datasets: list[dict[str, Any]]) -> None:
-    """Gives each dataset a key for the address of a view; of several versions of one dataset each has its own."""
-    seen: dict[str, int] = {}
+    """Gives each dataset a key for the address of a view and a label for the reader, no two of them alike.
+
+    Several tables of one dataset are told apart by what they were measured under, as far as that differs.
+    """
+    by_name: dict[str, list[list[str]]] = {}
     for one in datasets:
-        seen[one["name"]] = seen.get(one["name"], 0) + 1
-        number = seen[one["name"]]
-        one["key"] = one["name"] if number == 1 else f"{one['name']} ({number})"
+        by_name.setdefault(one["name"], []).append(one["measured"])
+    keys, labels = {one["name"] for one in datasets}, set[str]()
+    named = set[str]()
+    for one in datasets:
+        alike, measured = by_name[one["name"]], one.pop("measured")
+        one["key"] = one["name"] if one["name"] not in named else _unused(one["name"], keys)
+        apart = [words for place, words in enumerate(measured) if len({other[place] for other in alike}) > 1]
+        label = f"{one['title']} ({', '.join(apart)})" if apart else one["title"]
+        one["label"] = label if label not in labels else _unused(f"{label}, {one['key']}", labels, first=1)
+        named.add(one["name"])
+        keys.add(one["key"])
+        labels.add(one["label"])
+
+
+def _unused(name: str, taken: set[str], first: int = 2) -> str:
+    """The name with a number that nothing else has; without one where `first` is 1 and it is free."""
+    candidates = (name if number == 1 else f"{name} ({number})" for number in itertools.count(first))
+    return next(one for one in candidates if one not in taken)
 
 
 def _measured(part: pd.DataFrame) -> list[str]:
@@ -197,16 +231,37 @@ def _run(record: RunRecord, pools: _Pools) -> dict[str, Any]:
         "training": flatten(record.training),
         "search": flatten(record.search),
         "augmentation": flatten(record.augmentation),
-        "bins": [{key: one[key] for key in _OF_BIN if key in one} for one in record.contributions],
+        "bins": _bins(record),
         "resumed": len(record.resumed),
         "warnings": record.warnings,
     }
     return always | {key: value for key, value in where_kept.items() if value}
 
 
+def _bins(record: RunRecord) -> list[dict[str, Any]]:
+    """What each bin of labels gives to the metrics; None where a record has no number for it."""
+    names = [name for name in _OF_BIN if any(is_number(one.get(name)) for one in record.contributions)]
+    if not names:
+        return []
+    return [
+        {"bin": str(one.get("bin", ""))} | {name: one[name] if is_number(one.get(name)) else None for name in names}
+        for one in record.contributions
+    ]
+
+
 def _thinned(curves: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
-    """Curves of about `_POINTS` points at most: evenly spaced, the last, and those where validation was measured."""
-    points = len(curves.get("step", []))
+    """Curves of about `_POINTS` points at most: evenly spaced, the last, and those where validation was measured.
+
+    A series that is shorter than the steps ends in gaps, and a point without a step has no place; such records come
+    from trainings that were cut off.
+    """
+    placed = [index for index, step in enumerate(curves.get("step", [])) if is_number(step)]
+    if not placed:
+        return {}
+    points = len(placed)
+    curves = {
+        name: [values[index] if index < len(values) else None for index in placed] for name, values in curves.items()
+    }
     if points <= _POINTS:
         return curves
     kept = set(range(0, points, -(-points // _POINTS))) | {points - 1}

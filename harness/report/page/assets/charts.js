@@ -17,13 +17,13 @@ function lineChart(title, steps, lines) {
   const [first, last] = extent(steps);
   const [least, most] = extent(lines.flatMap(([, values]) => values));
   const x = (step) => left + ((step - first) / (last - first)) * (width - left - right);
-  const y = (value) => top + ((most - value) / (most - least)) * (height - top - bottom);
+  const y = (value) => top + ((most / 2 - value / 2) / (most / 2 - least / 2)) * (height - top - bottom);
 
   const cursor = svg("line", { class: "cursor", y1: top, y2: height - bottom, x1: -9, x2: -9 });
   const drawing = svg(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(title, steps, lines) },
-    ...[least, (least + most) / 2, most].flatMap((value) => [
+    ...[least, least / 2 + most / 2, most].flatMap((value) => [
       svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
       svg("text", { x: left - 6, y: y(value) + 3.5, "text-anchor": "end", text: short(Number(value.toPrecision(3))) }),
     ]),

@@ -38,14 +38,16 @@ function methodComparison(explorer, chooseDataset) {
   async function rank() {
     const asked = { dataset, a: pickA.value, b: pickB.value };
     try {
-      const [ofA, ofB] = await Promise.all([hitsOf(dataset.folder, asked.a), hitsOf(dataset.folder, asked.b)]);
+      const [ofA, ofB] = await Promise.all([hitsOf(dataset, asked.a), hitsOf(dataset, asked.b)]);
       if (asked.dataset !== dataset || asked.a !== pickA.value || asked.b !== pickB.value) return;
       const all = margins(ofA, ofB, pickMetric.value);
       ranked = sided(all, pickSide.value);
       summarise(all, ofA, ofB);
     } catch (fault) {
+      if (asked.dataset !== dataset || asked.a !== pickA.value || asked.b !== pickB.value) return;
       ranked = [];
-      byId("compare-summary").textContent = `${fault.message}; make the explorer again: python -m harness report --open`;
+      byId("compare-summary").textContent = fault.message;
+      byId("compare-bar").replaceChildren();
     }
     list.replaceChildren();
     append();
@@ -82,7 +84,7 @@ function methodComparison(explorer, chooseDataset) {
 
   function lineOf({ row, margin, a, b }) {
     const text = el("span", { class: "option-text", dir: "auto", text: "…" });
-    explorer.texts().want(row).then((found) => (text.textContent = readable(found)), () => {});
+    explorer.texts().want(row).then((found) => (text.textContent = readable(found)), () => (text.textContent = "(no text)"));
     const kind = margin > 0 ? "win" : margin < 0 ? "loss" : "tie";
     return el(
       "li",

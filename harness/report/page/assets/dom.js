@@ -51,8 +51,14 @@ function short(value) {
   return value.toExponential(2);
 }
 
+/** Whether there is anything to see in a text: not only spaces, controls and marks of direction. */
+const isVisible = (text) => /[^\s\p{Cc}\p{Cf}]/u.test(text ?? "");
+
 /** A text of a dataset; one without anything to see is named. */
-const readable = (text) => (text?.trim() ? text : "(empty text)");
+const readable = (text) => (isVisible(text) ? text : "(empty text)");
+
+/** A name; one without anything to see could be neither read nor clicked. */
+const named = (text) => (isVisible(text) ? text : "(no name)");
 
 /** Two-column list of names and values. */
 function pairs(entries, marked = new Set()) {

@@ -6,7 +6,7 @@ function runDrawer(data) {
   const seeds = byId("drawer-seeds");
 
   function open(row, name = row.run) {
-    byId("drawer-title").textContent = row.method;
+    byId("drawer-title").textContent = named(row.method);
     seeds.replaceChildren(
       ...row.runs.map((one) =>
         el("button", { type: "button", text: `seed ${data.runs[one].seed}`, "data-run": one, onclick: () => show(row, one) }),
@@ -46,8 +46,8 @@ function runDrawer(data) {
 /** A run with its metrics and curves by name; the page keeps those lists once for all runs that share them. */
 function unpooled(data, run) {
   const names = data.metrics[run.metrics];
-  const named = (values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
-  const views = new Map(Object.entries(run.views).map(([scorer, values]) => [scorer, named(values)]));
+  const byMetric = (values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
+  const views = new Map(Object.entries(run.views).map(([scorer, values]) => [scorer, byMetric(values)]));
   const curves = Object.entries(run.curves ?? {}).map(([name, number]) => [name, data.series[number]]);
   const config = [...data.configs[run.config].map((number) => data.settings[number]), ["seed", run.seed]];
   return { ...run, names, views, config, curves: new Map(curves) };
@@ -92,8 +92,9 @@ function metricsTable(run, row) {
 function binShares(run) {
   if (!run.bins) return null;
   const shares = ["P@5", "PSP@5"].filter((name) => name in run.bins[0]).map((name) => {
-    const whole = run.bins.reduce((sum, bin) => sum + bin[name], 0);
-    const pieces = run.bins.map((bin) => {
+    const known = run.bins.filter((bin) => Number.isFinite(bin[name]));
+    const whole = known.reduce((sum, bin) => sum + bin[name], 0);
+    const pieces = known.map((bin) => {
       const piece = el("span", { class: `piece ${bin.bin}`, title: `${bin.bin}: ${percent(bin[name])}`, text: `${bin.bin} ${bin[name].toFixed(1)}` });
       piece.style.setProperty("--share", whole ? bin[name] / whole : 0);
       return piece;

@@ -15,7 +15,7 @@ function predictionExplorer(manifest, changed) {
   let row = 0;
   let opening; // settles when the query in question is shown
 
-  fillSelect(pickDataset, manifest.datasets.map((one) => [one.name, one.title]));
+  fillSelect(pickDataset, manifest.datasets.map((one) => [one.name, named(one.title)]));
   pickDataset.addEventListener("change", () => chooseDataset(pickDataset.value));
   search.addEventListener("input", settled(60, () => {
     remember({ q: search.value }, "explorer");
@@ -89,10 +89,13 @@ function predictionExplorer(manifest, changed) {
     const { folder } = dataset;
     for (const run of chosen) {
       if (hits.has(`${folder}/${run}`)) continue;
-      hitsOf(folder, run).then((masks) => {
+      hitsOf(dataset, run).then((masks) => {
         hits.set(`${folder}/${run}`, masks);
         list.draw(true);
-      }, () => {});
+      }, (fault) => {
+        known.get(folder).fault ??= fault.message;
+        textsArrived();
+      });
     }
     list.draw(true);
   }
@@ -113,7 +116,7 @@ function predictionExplorer(manifest, changed) {
       : words.length ? all.filter((index) => store.texts[index] !== null && words.every((word) => store.lower[index].includes(word)))
       : all;
     list.fill(found, row);
-    const waiting = store.broken ? "; some texts are missing, make the explorer again" : store.whole ? "" : `; ${grouped.format(store.loaded)} texts loaded so far`;
+    const waiting = store.fault ? `; ${store.fault}` : store.whole ? "" : `; ${grouped.format(store.loaded)} texts loaded so far`;
     const total = dataset.rows === 1 ? "1 query" : `${grouped.format(dataset.rows)} queries`;
     byId("query-count").textContent = (found.length === dataset.rows ? total : `${grouped.format(found.length)} of ${total}`) + waiting;
   }
@@ -132,8 +135,8 @@ function predictionExplorer(manifest, changed) {
     try {
       const [text, truths, ...answers] = await Promise.all([
         store.want(row),
-        shard(dataset.folder, "truth", part),
-        ...chosen.map((run) => shard(dataset.folder, run, part)),
+        shard(dataset, "truth", part),
+        ...chosen.map((run) => shard(dataset, run, part)),
       ]);
       const truth = truths[at];
       const answered = answers.map((answer) => ({ ids: answer.ids[at], scores: answer.scores[at] }));
@@ -144,7 +147,9 @@ function predictionExplorer(manifest, changed) {
       byId("predictions").replaceChildren(...chosen.map((run, index) => methodColumn(dataset, run, answered[index], new Set(truth), labels)));
       if (!chosen.length) byId("predictions").append(el("p", { class: "quiet", text: "Choose a method above." }));
     } catch (fault) {
-      if (!stale()) byId("query-text").textContent = `${fault.message}; make the explorer again: python -m harness report --open`;
+      if (stale()) return;
+      byId("query-text").textContent = fault.message;
+      for (const id of ["truth", "predictions"]) byId(id).replaceChildren(); // those of another query
     }
   }
 
@@ -176,9 +181,9 @@ function predictionExplorer(manifest, changed) {
 /** The method's name, with what sets it apart from other runs of the same method. */
 function runName(run, dataset) {
   const alike = dataset.runs.filter((one) => one.method === run.method);
-  if (alike.length === 1) return run.method;
+  if (alike.length === 1) return named(run.method);
   const apart = ["encoder", "scorer", "settings", "seed"].filter((key) => new Set(alike.map((one) => one[key])).size > 1);
-  return [run.method, ...apart.map((key) => (key === "seed" ? `seed ${run.seed}` : run[key])).filter(Boolean)].join(" · ");
+  return [named(run.method), ...apart.map((key) => (key === "seed" ? `seed ${run.seed}` : run[key])).filter(Boolean)].join(" · ");
 }
 
 const runTitle = (run) =>
@@ -188,7 +193,7 @@ const runTitle = (run) =>
 async function labelsOf(dataset, ids) {
   const wanted = [...ids].filter((id) => id >= 0);
   const numbers = [...new Set(wanted.map((id) => Math.floor(id / dataset.shard_labels)))];
-  const parts = new Map(await Promise.all(numbers.map(async (number) => [number, await shard(dataset.folder, "labels", number)])));
+  const parts = new Map(await Promise.all(numbers.map(async (number) => [number, await shard(dataset, "labels", number)])));
   return new Map(wanted.map((id) => [id, parts.get(Math.floor(id / dataset.shard_labels))[id % dataset.shard_labels]]));
 }
 

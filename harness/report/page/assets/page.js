@@ -81,14 +81,15 @@ function figuresAndTables() {
 }
 
 async function explorerParts() {
-  const manifest = await loadManifest();
+  const { manifest, fault } = await loadManifest();
   for (const id of ["explorer", "compare"]) {
-    byId(`${id}-missing`).hidden = manifest !== null;
-    byId(`${id}-body`).hidden = manifest === null;
+    byId(`${id}-missing`).hidden = manifest !== undefined;
+    byId(`${id}-body`).hidden = manifest === undefined;
   }
+  if (fault) byId("explorer-fault").textContent = fault;
   if (!manifest) return;
   let comparison;
-  fillSelect(byId("compare-dataset"), manifest.datasets.map((one) => [one.name, one.title]));
+  fillSelect(byId("compare-dataset"), manifest.datasets.map((one) => [one.name, named(one.title)]));
   const explorer = predictionExplorer(manifest, (dataset) => comparison?.useDataset(dataset));
   comparison = methodComparison(explorer, explorer.chooseDataset);
   await Promise.all([comparison.useDataset(explorer.dataset()), explorer.opened()]);

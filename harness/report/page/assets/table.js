@@ -53,7 +53,7 @@ function comparisonTable(data, openRun) {
     show(look("dataset"));
   }
 
-  fillSelect(select, data.datasets.map((one) => [one.key, one.key === one.name ? one.title : `${one.title} ${one.key.slice(one.name.length)}`]));
+  fillSelect(select, data.datasets.map((one) => [one.key, named(one.label)]));
   select.addEventListener("change", () => {
     remember({ dataset: select.value }, "comparison");
     show(select.value);
@@ -122,7 +122,7 @@ function rowOf(row, dataset, openRun) {
   const name = el(
     "th",
     { scope: "row" },
-    el("button", { class: "open-run", type: "button", text: row.method, "aria-haspopup": "dialog", onclick: () => openRun(row) }),
+    el("button", { class: "open-run", type: "button", text: named(row.method), "aria-haspopup": "dialog", onclick: () => openRun(row) }),
     el("span", { class: "details", text: details, title: row.settings || null }),
   );
   return el(
@@ -138,7 +138,7 @@ function rowOf(row, dataset, openRun) {
 
 function figureCell(metric, figure) {
   const value = el("span", { class: "value", text: percent(figure.mean) });
-  const spread = figure.std === undefined ? null : el("span", { class: "spread", text: `±${figure.std.toFixed(2)}` });
+  const spread = figure.std === undefined || figure.std === null ? null : el("span", { class: "spread", text: `±${figure.std.toFixed(2)}` });
   return el("td", { "data-key": metric }, value, spread);
 }
 
@@ -180,12 +180,12 @@ function overview(data, choose) {
     const plain = dataset.rows.filter((row) => !row.settings);
     const leaders = ["P@1", "PSP@5"].filter((name) => dataset.metrics.includes(name)).map((name) => {
       const best = (plain.length ? plain : dataset.rows).reduce((one, other) => ((other.figures[name].mean ?? -1) > (one.figures[name].mean ?? -1) ? other : one));
-      return el("span", { class: "leader" }, el("span", { class: "metric", text: name }), el("b", { text: percent(best.figures[name].mean) }), el("span", { class: "by", text: best.method }));
+      return el("span", { class: "leader" }, el("span", { class: "metric", text: name }), el("b", { text: percent(best.figures[name].mean) }), el("span", { class: "by", text: named(best.method) }));
     });
     return el(
       "button",
       { type: "button", class: "card", onclick: () => choose(dataset.key) },
-      el("span", { class: "card-title", text: dataset.title }),
+      el("span", { class: "card-title", text: named(dataset.label) }),
       el("span", { class: "card-size", text: size }),
       ...leaders,
     );
@@ -200,6 +200,6 @@ function unfinishedRuns(runs) {
   box.hidden = false;
   box.querySelector("summary").textContent = `${count(runs.length, "run")} without a result`;
   box.querySelector("ul").replaceChildren(
-    ...runs.map((one) => el("li", {}, el("b", { text: `${one.method} on ${one.dataset}` }), ` ${one.status}. ${one.error}`, el("code", { text: one.run }))),
+    ...runs.map((one) => el("li", {}, el("b", { text: `${named(one.method)} on ${named(one.dataset)}` }), ` ${one.status}. ${one.error}`, el("code", { text: one.run }))),
   );
 }
