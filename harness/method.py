@@ -6,6 +6,7 @@ package outside this repository adds its own method with an entry point of group
 `METHOD`; its YAML lies beside its module too.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -226,13 +227,17 @@ def load_method(name: str) -> Method:
     return method
 
 
+_NAME = re.compile(r"[\w.-]{1,100}")
+"""Names of files; a record may call a method by anything."""
+
+
 def method_card_path(name: str) -> Path:
     """Where the YAML of a method or preset lies; a module outside this repository is located, not imported."""
+    path = METHOD_FOLDER / f"{name}.yaml"
+    if _NAME.fullmatch(name) and path.exists():
+        return path
     if name not in methods():
         methods().get(name)  # raises the error that names the nearest one
-    path = METHOD_FOLDER / f"{name}.yaml"
-    if path.exists():
-        return path
     found = find_spec(methods().origin(name).split(":")[0])
     path = Path(str(found.origin if found else name)).with_suffix(".yaml")
     if not path.exists():

@@ -149,7 +149,10 @@ def test_failed_runs_and_trials_fill_no_row() -> None:
 
 def test_a_paper_is_shown_without_runs_and_other_data_only_with_them() -> None:
     assert [grid.dataset for grid in grids([], ETA)] == ["lf-amazon-131k"]
-    assert [grid.dataset for grid in grids([record("a")], ETA)] == [DATASET, "lf-amazon-131k"]
+    assert [grid.dataset for grid in grids([record("a")], ETA)] == ["lf-amazon-131k"]  # one row compares nothing
+    assert [grid.dataset for grid in grids([record("a")], ETA, [DATASET])] == [DATASET]
+    full = [record("a"), record("b", eta=0)]
+    assert [grid.dataset for grid in grids(full, ETA)] == [DATASET, "lf-amazon-131k"]
 
 
 def test_rows_that_are_one_run_are_one_line() -> None:

@@ -23,7 +23,7 @@ def rows() -> Iterator[Row]:
         folder = Path(name)
         for record in many_records(RECORDS):
             write_json(folder / "runs" / f"{record.run_id}.json", record.model_dump(mode="json"))
-        tables = _seconds("--table", "all", "--runs", str(folder / "runs"), "--out", str(folder / "tables"))
+        tables = _seconds("--table", "all", "--runs", str(folder / "runs"), "--out", str(folder / "forms"))
         yield _row("report --table all", tables, TABLES_SECONDS, "s")
         whole = _seconds("--write", "--folder", str(folder))
         yield _row("report --write", whole, 3 * TABLES_SECONDS, "s")

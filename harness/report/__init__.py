@@ -163,7 +163,7 @@ def _column(runs: list["pd.Series[Any]"]) -> list[Cell]:
 
 
 def _caption(about: dict[str, Any]) -> str:
-    masked = "filter pairs masked" if about["filter"] is True else "no filter"
+    masked = "filter pairs masked" if about["filter"] else "no filter"
     weighted = f", propensity {about['propensity']}" if about["propensity"] else ""
     return (
         f"Percent on test rows, mean ± standard deviation over seeds, {masked}{weighted}; data {about['digest']}, "

@@ -49,12 +49,13 @@ def drawings(evidence: Evidence) -> dict[str, list[Drawing | Missing]]:
 
 
 def _datasets(evidence: Evidence) -> list[str]:
-    """Those with finished runs: the default one first, then by number of runs."""
-    counts: dict[str, int] = {}
+    """Those with finished runs, the default one first, then by number of runs; further ones if they compare methods."""
+    methods: dict[str, list[str]] = {}
     for record in evidence.records:
         if record.status == "finished" and not is_trial(record.config):
-            counts[record.dataset["name"]] = counts.get(record.dataset["name"], 0) + 1
-    return sorted(counts, key=lambda name: (name != DEFAULT_DATASET, -counts[name], name))
+            methods.setdefault(record.dataset["name"], []).append(record.config["method"])
+    names = sorted(methods, key=lambda name: (name != DEFAULT_DATASET, -len(methods[name]), name))
+    return [name for name in names if name == names[0] or len(set(methods[name])) > 1]
 
 
 def make_site(evidence: Evidence) -> Site:

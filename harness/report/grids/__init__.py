@@ -82,6 +82,16 @@ class Grid:
         return self.dataset in self.table.datasets
 
     @property
+    def measured(self) -> int:
+        """How many different runs its rows have, seeds aside."""
+        return len({line.run for line in self.lines if line.records})
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is anything to compare: a single row of an ablation is none."""
+        return self.measured >= min(2, len({line.run for line in self.lines if line.method}))
+
+    @property
     def records(self) -> list[RunRecord]:
         """All runs in it, each once."""
         return list({one.run_id: one for line in self.lines for one in line.records}.values())
@@ -126,7 +136,7 @@ def merged(lines: list[Line]) -> list[Line]:
 
 
 def grids(records: Iterable[RunRecord], table: PublishedTable, datasets: Iterable[str] | None = None) -> list[Grid]:
-    """A table on every dataset that has runs of it, in the order of their names, then on those of the paper.
+    """A table on every dataset that has runs to compare, those with most rows first, then on those of the paper.
 
     Args:
         records: Any; trials, failed runs and those of other methods are passed over.
@@ -140,7 +150,10 @@ def grids(records: Iterable[RunRecord], table: PublishedTable, datasets: Iterabl
     for one in usable:
         by_place.setdefault((one.dataset["name"], one.config["method"]), []).append(one)
     found = [grid_of(table, dataset, by_place) for dataset in chosen]
-    return [grid for grid in found if grid.published or grid.records]
+    if datasets is not None:
+        return [grid for grid in found if grid.published or grid.records]
+    elsewhere = [grid for grid in found if not grid.published and grid.compares]
+    return [*sorted(elsewhere, key=lambda grid: -grid.measured), *(grid for grid in found if grid.published)]
 
 
 Fit = tuple[int, RunRecord, Settings]
