@@ -68,8 +68,15 @@ class AugmentSettings(Settings):
     """Which labels, if not all: a random draw, or those with the fewest train rows, ties by smaller id."""
     keep: Literal["all", "made"] = "all"
     """Train on all rows, or on the made ones alone."""
-    rows: Annotated[int, Field(ge=1)] | Literal["train"] | None = None
+    rows: int | Literal["train"] | None = None
     """Train on a random draw of so many of these rows, `train` for as many as the dataset has; if absent, on all."""
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _some_rows(cls, rows: Any) -> Any:
+        if rows not in (None, "train") and not (type(rows) is int and rows >= 1):
+            raise ValueError("must be a number of rows, 1 or more, or train")
+        return rows
 
 
 class CheckpointSettings(Settings):

@@ -91,7 +91,8 @@ def test_different_data_filters_or_metrics_never_share_a_table() -> None:
         record("c", dataset={"name": "d", "digest": "abc", "filter": False}),
         record("e", metric_version=2),
         record("f", dataset={"name": "d", "digest": "abc", "filter": True, "propensity": {"a": 0.5, "b": 0.4}}),
-        record("g", dataset={"name": "d", "digest": "abc"}),
+        record("g", dataset={"name": "d", "digest": "abc"}),  # says nothing of a filter: none was used
+        record("h", environment={"harness": "9.9"}),
     ]
     tables = comparison(records)
     assert len(tables) == len({table.id for table in tables}) == 6
