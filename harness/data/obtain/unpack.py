@@ -225,6 +225,16 @@ def _judge_zip_entry(entry: zipfile.ZipInfo, ledger: _Ledger) -> PurePosixPath:
     return ledger.admit(entry.orig_filename, folder=entry.is_dir())
 
 
+def _second_opinion(entry: tarfile.TarInfo, folder: Path, ledger: _Ledger) -> None:
+    """The standard library's own judgement, where it has one: Python 3.11.4 and newer."""
+    if not hasattr(tarfile, "data_filter"):
+        return
+    try:
+        tarfile.data_filter(entry, str(folder))
+    except tarfile.FilterError as error:
+        raise ledger.refuse(str(error)) from error
+
+
 def _unpack_tar(archive: Path, folder: Path, ledger: _Ledger) -> None:
     with _decompressed(archive) as raw:
         bounded: Any = _Bounded(raw, ledger)
@@ -233,10 +243,7 @@ def _unpack_tar(archive: Path, folder: Path, ledger: _Ledger) -> None:
                 if not (entry.isreg() or entry.isdir()):
                     raise ledger.refuse(f"entry {entry.name!r} is a link or a device")
                 path = ledger.admit(entry.name, folder=entry.isdir())
-                try:
-                    tarfile.data_filter(entry, str(folder))  # the standard library's own judgement, second to ours
-                except tarfile.FilterError as error:
-                    raise ledger.refuse(str(error)) from error
+                _second_opinion(entry, folder, ledger)
                 source = opened.extractfile(entry)
                 if source is not None:
                     ledger.copy(source, folder / path)
