@@ -92,7 +92,7 @@ def zipped(files: dict[str, bytes], folder: str = "LF-Tiny/") -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, data in files.items():
-            archive.writestr(folder + name, data)
+            archive.writestr(zipfile.ZipInfo(folder + name), data)  # without a clock: equal files are equal archives
     return stream.getvalue()
 
 
