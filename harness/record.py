@@ -98,12 +98,17 @@ class _Choice(_Told):
     seed: int
 
 
+class _Constants(_Told):
+    a: float
+    b: float
+
+
 class _Data(_Told):
     name: _Text
     title: str | None = None
     digest: str | None = None
     filter: bool | None = None
-    propensity: dict[str, float] | None = None
+    propensity: _Constants | None = None
     statistics: dict[str, float] = {}
 
 

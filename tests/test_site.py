@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -198,7 +200,8 @@ def test_a_page_elsewhere_removes_no_runs(folder: Path, workspace: Path, monkeyp
         ({"dataset": {}}, "dataset.name: Field required"),
         ({"dataset": {"name": None}}, "dataset.name: "),
         ({"dataset": {"name": "d", "digest": 3}}, "dataset.digest: "),
-        ({"dataset": {"name": "d", "propensity": {"a": None}}}, "dataset.propensity.a: "),
+        ({"dataset": {"name": "d", "propensity": {"a": None, "b": 1.0}}}, "dataset.propensity.a: "),
+        ({"dataset": {"name": "d", "propensity": {"a": 0.5}}}, "dataset.propensity.b: Field required"),
         ({"dataset": {"name": "d", "statistics": {"labels": "many"}}}, "dataset.statistics.labels: "),
         ({"seconds": float("nan")}, "seconds: "),
         ({"metrics": {"P@1": float("nan")}}, "metrics.P@1: "),
@@ -266,3 +269,16 @@ def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pyte
     keep(folder, record("esc", encoder="st\x1b]0;owned\x07atic"))
     assert call("report", "--runs", str(folder / "runs")) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_whole_report_needs_no_torch(folder: Path) -> None:
+    code = "import sys; from harness.cli import main; main(sys.argv[1:])"
+    left = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, 'mlflow' in sys.modules)); "
+    done = subprocess.run(
+        [sys.executable, "-c", left + code, "report", "--write", "--folder", str(folder)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stdout.splitlines()[-1] == "False False"

@@ -82,7 +82,13 @@ def _figures(lines: Sequence[Line], column: str) -> list[Figure]:
     known = [*(one for found in values for one in found), *(one for one in papers if one is not None)]
     decimals = digits(column, max(known, default=None))
     return [
-        Figure.of(found, paper=paper, slip=bool(line.rows[0].slip) and line.published, digits=decimals)
+        Figure.of(
+            found,
+            paper=paper,
+            slip=bool(line.rows[0].slip) and line.published,
+            wanted=len(line.records),
+            digits=decimals,
+        )
         for line, found, paper in zip(lines, values, papers, strict=True)
     ]
 
