@@ -5,6 +5,7 @@ from typing import Any
 from harness.record import RunRecord
 from harness.report.evidence import Evidence
 from harness.report.grids.defaults import default_settings
+from tests.setting_runs import nested
 
 DATASET = "lf-pydocstitles"
 OURS = ("bins", "tradeoff", "cost-time", "cost-memory", "course")
@@ -14,15 +15,8 @@ BINS = ("head", "torso", "tail")
 
 def config_of(method: str, dataset: str = DATASET, **changes: Any) -> dict[str, Any]:
     """The config of a run with a method's default settings; `changes` by dotted key, with __ for the dot."""
-    config: dict[str, Any] = {"method": method, "encoder": "static", "dataset": dataset, "seed": 0, "params": {}}
     flat = {**(default_settings(method, dataset) or {}), **{key.replace("__", "."): changes[key] for key in changes}}
-    for key, value in flat.items():
-        place = config
-        *above, last = key.split(".")
-        for name in above:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return config
+    return {"method": method, "encoder": "static", "dataset": dataset, "seed": 0, "params": {}} | nested(flat)
 
 
 def run(

@@ -8,6 +8,7 @@ from harness.published import PublishedTable
 from harness.record import RunRecord
 from harness.report.grids import Grid, grids
 from harness.report.grids.defaults import default_settings
+from tests.setting_runs import nested
 
 DATASET = "lf-pydocstitles"
 
@@ -37,17 +38,6 @@ ETA = table(
     row("full-de", view="de", settings={"eta": 6, "batch_size": 575, "scorer": "de"}),
     row("other", method=None, view=None, settings={}, absent="not here"),
 )
-
-
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for key, value in flat.items():
-        place = config
-        *path, last = key.split(".")
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return config
 
 
 def record(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness.report.evidence import Evidence
 from harness.report.grids.defaults import default_settings
 from harness.report.page import page_data
+from tests.setting_runs import nested
 from tests.test_page import run
 
 
@@ -160,25 +161,14 @@ def test_a_curve_that_is_shorter_or_longer_than_its_steps(points: int) -> None:
     assert kept == {"step": [0.0, 2.0], "train/loss": [5.0, 7.0]}
 
 
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for key, value in flat.items():
-        *path, last = key.split(".")
-        place = config
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return config
-
-
 def test_settings_say_what_is_not_the_default() -> None:
     flat = default_settings("unidec", "lf-pydocstitles")
     assert flat is not None
     about = {**run().dataset, "name": "lf-pydocstitles"}
     names = {"method": "unidec", "dataset": "lf-pydocstitles", "encoder": "static"}
-    plain = run(config={**_nested(flat), **names, "seed": 0}, dataset=about, run_id="plain")
-    changed = run(config={**_nested({**flat, "params.beta": 99}), **names, "seed": 0}, dataset=about, run_id="changed")
-    older_config = {**_nested({key: value for key, value in flat.items() if key != "params.eta"}), **names, "seed": 1}
+    plain = run(config={**nested(flat), **names, "seed": 0}, dataset=about, run_id="plain")
+    changed = run(config={**nested({**flat, "params.beta": 99}), **names, "seed": 0}, dataset=about, run_id="changed")
+    older_config = {**nested({key: value for key, value in flat.items() if key != "params.eta"}), **names, "seed": 1}
     older = run(config=older_config, dataset=about, run_id="older")
     told = {row["run"]: row for row in page_data(Evidence((plain, changed, older)))["datasets"][0]["rows"]}
     assert told["changed"]["settings"] == "beta=99"
