@@ -13,7 +13,7 @@ run: $(VENV)/.ready  ## set up, then one complete run on real data that needs no
 test: $(VENV)/.ready-dev  ## set up, then everything that is checked before a change lands: lint, types, tests
 	$(VENV)/bin/tox run --current-env
 
-bench: $(VENV)/.ready  ## set up, then the speed table: our code against references, as ratios in one run
+bench: $(VENV)/.ready-dev  ## set up, then the speed table (harness perf): our code against references, as ratios in one run
 	$(VENV)/bin/python -m harness perf
 
 setup: $(VENV)/.ready  ## create .venv with pinned versions

@@ -79,8 +79,11 @@ class AugmentSettings(Settings):
         return rows
 
 
+Background = Literal["auto", "always", "never"]
+
+
 class CheckpointSettings(Settings):
-    """When a training saves itself; none of this changes a result."""
+    """When a training saves itself, and how; none of this changes a result."""
 
     every_steps: Annotated[int, Field(ge=1)] | None = None
     """Save after every so many steps."""
@@ -88,6 +91,9 @@ class CheckpointSettings(Settings):
     """Save at the end of an epoch unless the last checkpoint is younger than this."""
     keep: Annotated[int, Field(ge=1)] = 2
     """Checkpoints kept while a run trains; a finished run keeps its model alone."""
+    background: Background = "auto"
+    """Go on training from a copy in memory while a checkpoint is written; auto: if that takes a quarter of what is free
+    or less."""
 
 
 class TrackingSettings(Settings):

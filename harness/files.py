@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,12 @@ def read_json(path: Path) -> Any:
         raise DataError(f"not JSON of this harness ({error})", path) from error
 
 
-def write_manifest(folder: Path, facts: dict[str, Any], leave_out: tuple[str, ...] = ()) -> None:
+def write_manifest(
+    folder: Path, facts: dict[str, Any], leave_out: tuple[str, ...] = (), hashes: Mapping[str, str] | None = None
+) -> None:
     """Hashes every file of `folder` and writes the manifest last, so that its presence means completeness.
 
-    Subfolders named in `leave_out` are not part of it.
+    Subfolders named in `leave_out` are not part of it. Files whose sha256 is among `hashes` are not read.
     """
     paths = [
         path
@@ -105,8 +107,10 @@ def write_manifest(folder: Path, facts: dict[str, Any], leave_out: tuple[str, ..
     for path in paths:
         with path.open("rb") as stream:  # what a manifest vouches for must survive a power cut
             os.fsync(stream.fileno())
+    names, known = {str(path.relative_to(folder)): path for path in paths}, hashes or {}
     files = {
-        str(path.relative_to(folder)): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in paths
+        name: {"sha256": known.get(name) or sha256_file(path), "bytes": path.stat().st_size}
+        for name, path in names.items()
     }
     write_json(folder / MANIFEST, {"files": files, **facts})
 

@@ -13,7 +13,7 @@ These are pyxclib's definitions (C@k: napkinXC's). Rows without labels count and
 a row counts once, at its better rank. Missing predictions are misses. Order, ties included, is what search gave.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,17 +23,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from harness.errors import UserError, unknown_name
+from harness.hits import ByWeight, Floats, Integers, Ranks, by_blocks, hits_of_block, row_sums
 
 METRIC_VERSION = 1
 """Bumped whenever the same predictions would score differently; tables refuse to mix versions."""
 
 DEFAULT_KS = (1, 3, 5)
 FREQUENCY_BINS = ("head", "torso", "tail")
-_BLOCK_ROWS = 8192
-_MISSED = np.iinfo(np.int32).max
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -70,34 +66,6 @@ def describe(key: str) -> Metric:
     return METRICS[family]
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The H true pairs that were retrieved, ordered by row; every other true pair was missed.
-
-    Pass it instead of `topk` to several functions here, and the predictions are compared with the truth only once.
-    """
-
-    row: NDArray[np.int64]
-    """Row of each hit, [H]."""
-    label: NDArray[np.int64]
-    """Label of each hit, [H]."""
-    rank: NDArray[np.int64]
-    """Best rank at which it was predicted, counted from 0, [H]."""
-    shape: tuple[int, int]
-    """(M, L) of the truth."""
-    depth: int
-    """Largest k these ranks can answer for."""
-
-    def within(self, depth: int) -> "Ranks":
-        """Only the hits of rank < `depth`."""
-        if depth == self.depth:
-            return self
-        if depth > self.depth:
-            raise UserError(f"these ranks reach k = {self.depth}, not {depth}; call ranks_of_truth with depth={depth}")
-        kept = self.rank < depth
-        return Ranks(self.row[kept], self.label[kept], self.rank[kept], self.shape, depth)
-
-
 def inverse_propensity(train_labels: csr_array, a: float, b: float) -> Floats:
     """Inverse propensity w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A, [L].
 
@@ -132,7 +100,7 @@ def evaluate(
     """
     ks = _checked_ks(ks)
     pattern, ranks = _ranks(topk, truth, ks[-1])
-    rows = per_row(ranks, pattern, inverse_propensity, ks)
+    rows = _keyed(_row_scores(ranks, pattern, _checked_weights(inverse_propensity, pattern), ks), ks)
     return {key: float(scores.mean()) for key, scores in rows.items()} | _coverage(ranks, pattern, ks)
 
 
@@ -195,13 +163,18 @@ def contributions(
         "test_pairs": np.bincount(bin_of_label[pattern.indices], minlength=len(bins)),
     }
     group = bin_of_label[ranks.label]
-    shares = {"P": 100 * _sums(ranks, ks, group, len(bins)) / (np.array(ks)[:, None] * pattern.shape[0])}
+    shares = {"P": 100 * _sums(ranks.rank, ks, group, len(bins)) / (np.array(ks)[:, None] * pattern.shape[0])}
     if weights is not None:
-        largest = sum(
-            _sums(ideal, ks, np.zeros_like(ideal.row), 1, weights[ideal.label])
-            for _, ideal in _ideal_ranks(pattern, weights, ks[-1])
+        order = ByWeight.of(weights)
+
+        def largest_of_block(block: slice) -> Floats:
+            _, rank, place = order.best(pattern, block, ks[-1])
+            return _sums(rank, ks, np.zeros_like(rank), 1, order.weight[place])
+
+        shares["PSP"] = _percent_of(
+            _sums(ranks.rank, ks, group, len(bins), weights[ranks.label]),
+            np.sum(by_blocks(pattern.shape[0], largest_of_block), axis=0),
         )
-        shares["PSP"] = _percent_of(_sums(ranks, ks, group, len(bins), weights[ranks.label]), np.asarray(largest))
     return [
         {"bin": name}
         | {what: int(count[place]) for what, count in counts.items()}
@@ -224,9 +197,14 @@ def oracle_topk(truth: csr_array, k: int, inverse_propensity: Floats | None = No
     (k,) = _checked_ks((k,))
     pattern = _pattern(truth, "truth")
     weights = _checked_weights(inverse_propensity, pattern)
+    order = ByWeight.of(np.ones(pattern.shape[1]) if weights is None else weights)
     best = np.full((pattern.shape[0], k), -1, np.int64)
-    for start, ideal in _ideal_ranks(pattern, np.ones(pattern.shape[1]) if weights is None else weights, k):
-        best[start + ideal.row, ideal.rank] = ideal.label
+
+    def fill(block: slice) -> None:
+        row, rank, place = order.best(pattern, block, k)
+        best[block.start + row, rank] = order.label[place]
+
+    by_blocks(pattern.shape[0], fill)
     return best
 
 
@@ -237,7 +215,7 @@ def short_rows(topk: Integers, k: int) -> int:
 
 
 def ranks_of_truth(topk: Integers, truth: csr_array, depth: int | None = None) -> Ranks:
-    """Finds at which rank each true pair was predicted, in blocks of rows: nnz x depth comparisons, bounded memory.
+    """Finds at which rank each true pair was predicted: each prediction is looked up among the labels of its row.
 
     Args:
         topk: Predicted label ids [M, K], best first, -1 for none.
@@ -247,76 +225,52 @@ def ranks_of_truth(topk: Integers, truth: csr_array, depth: int | None = None) -
     pattern = _pattern(truth, "truth")
     topk = _checked_topk(topk, pattern)
     (depth,) = _checked_ks((max(topk.shape[1], 1) if depth is None else depth,))
-    hits, ranks = [], []
-    for start, row, labels in _blocks(pattern):
-        columns = np.ascontiguousarray(topk[start : start + _BLOCK_ROWS, :depth].T, dtype=labels.dtype)
-        rank = np.full(len(labels), _MISSED, np.int32)
-        # From the last column to the first, so that a label predicted twice keeps its better rank.
-        for place in reversed(range(len(columns))):
-            rank[np.flatnonzero(columns[place].take(row, mode="clip") == labels)] = place
-        hit = np.flatnonzero(rank != _MISSED)
-        hits.append(np.stack([row[hit] + start, labels[hit]]))
-        ranks.append(rank[hit].astype(np.int64))
-    row, label = np.concatenate(hits, axis=1)
-    return Ranks(row, label, np.concatenate(ranks), pattern.shape, depth)
+    columns = topk[:, :depth] if topk.shape[1] else np.full((len(topk), 1), -1)
+    blocks = by_blocks(len(topk), lambda block: hits_of_block(columns[block], pattern, block))
+    row, label, rank = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return Ranks(row, label, rank, pattern.shape, depth)
 
 
-def _ideal_ranks(pattern: csr_array, weights: Floats, depth: int) -> Iterator[tuple[int, Ranks]]:
-    """(first row, hits) of each block if each row predicted its true labels by falling weight [L], at most `depth`."""
-    by_weight = np.argsort(-weights, kind="stable")
-    place = np.empty_like(by_weight)
-    place[by_weight] = np.arange(len(by_weight))
-    for start, row, labels in _blocks(pattern):
-        # One sort orders all rows of the block at once: the row is the upper part of the key, so it stays in its place.
-        key = row * len(place) + place[labels]
-        key.sort()
-        bounds = pattern.indptr[start : start + _BLOCK_ROWS + 1]
-        rank = np.arange(len(row)) - (bounds - bounds[0])[row]
-        kept = np.flatnonzero(rank < depth)
-        label = by_weight[key[kept] - row[kept] * len(place)]
-        yield start, Ranks(row[kept], label, rank[kept], (len(bounds) - 1, len(place)), depth)
-
-
-def _blocks(pattern: csr_array) -> Iterator[tuple[int, NDArray[np.int64], Integers]]:
-    """(first row, row of each pair counted from it, label of each pair) for consecutive blocks of rows."""
-    for start in range(0, pattern.shape[0], _BLOCK_ROWS):
-        bounds = pattern.indptr[start : start + _BLOCK_ROWS + 1]
-        yield start, np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)), pattern.indices[bounds[0] : bounds[-1]]
-
-
-def _sums(ranks: Ranks, ks: Sequence[int], group: Integers, groups: int, gain: Floats | None = None) -> Floats:
+def _sums(rank: Integers, ks: Sequence[int], group: Integers, groups: int, gain: Floats | None = None) -> Floats:
     """Sum of the gains [H] (1 each if left out) of the hits with rank < k, for every k and group, [len(ks), groups]."""
     first_k = np.searchsorted(ks, np.arange(ks[-1]), side="right")
-    slots = first_k[ranks.rank] * groups + group
+    slots = first_k[rank] * groups + group
     sums = np.bincount(slots, gain, len(ks) * groups).astype(np.float64, copy=False).reshape(len(ks), groups)
     for following in range(1, len(ks)):
         sums[following] += sums[following - 1]
     return sums
 
 
-def _weighted_sums(ranks: Ranks, ks: Sequence[int], weights: Floats, by_rank: Floats) -> Floats:
-    """Row sums of weight x gain of the rank, for each of the G gains `by_rank` [G, max k], [G, len(ks), M]."""
-    weight = weights[ranks.label]
-    return np.stack([_sums(ranks, ks, ranks.row, ranks.shape[0], weight * gain[ranks.rank]) for gain in by_rank])
-
-
 def _row_scores(ranks: Ranks, pattern: csr_array, weights: Floats | None, ks: Sequence[int]) -> dict[str, Floats]:
     """Percentages by family, [len(ks), M]; their mean over rows is the metric."""
-    cut, rows, positives = np.array(ks)[:, None], pattern.shape[0], np.diff(pattern.indptr)
+    cut, rows = np.array(ks)[:, None], pattern.shape[0]
     discount = 1 / np.log2(np.arange(ks[-1]) + 2)
     # A row without labels has no ideal gain; 1 in its place gives it the score 0.
-    normaliser = np.concatenate([[1.0], np.cumsum(discount)])[np.minimum(cut, positives)]
-    hits = _sums(ranks, ks, ranks.row, rows)
-    gained = _sums(ranks, ks, ranks.row, rows, discount[ranks.rank])
-    scores = {"P": 100 * hits / cut, "nDCG": 100 * gained / normaliser}
-    if weights is not None:
-        by_rank = np.stack([np.ones_like(discount), discount])
-        ideal = (block for _, block in _ideal_ranks(pattern, weights, ks[-1]))
-        ours = _weighted_sums(ranks, ks, weights, by_rank)
-        best = np.concatenate([_weighted_sums(block, ks, weights, by_rank) for block in ideal], axis=2)
-        for family, part, whole, norm in zip(("PSP", "PSnDCG"), ours, best, (cut, normaliser), strict=True):
-            scores[family] = _percent_of(part / norm, (whole / norm).mean(axis=1, keepdims=True))
-    scores["R"] = 100 * hits / np.maximum(positives, 1)
+    ideal = np.concatenate([[1.0], np.cumsum(discount)])
+    families = {name.partition("@")[0]: None for name in names((1,), weights is not None) if name != "C@1"}
+    scores = {family: np.empty((len(ks), rows)) for family in families}
+    largest = {family: np.empty((len(ks), rows)) for family in families if family.startswith("PS")}
+    order = None if weights is None else ByWeight.of(weights)
+
+    def score(block: slice) -> None:
+        hit = ranks.of_rows(block)
+        hits, rank = np.bincount(ranks.row[hit] - block.start, minlength=block.stop - block.start), ranks.rank[hit]
+        positives = np.diff(pattern.indptr[block.start : block.stop + 1])
+        normaliser = ideal[np.minimum(cut, positives)]
+        found, gained = row_sums(hits, rank, np.ones(len(rank)), ks, discount)
+        scores["P"][:, block] = 100 * found / cut
+        scores["nDCG"][:, block] = 100 * gained / normaliser
+        scores["R"][:, block] = 100 * found / np.maximum(positives, 1)
+        if order is not None and weights is not None:
+            ours = row_sums(hits, rank, weights[ranks.label[hit]], ks, discount)
+            _, rank, place = order.best(pattern, block, ks[-1])
+            best = row_sums(np.minimum(positives, ks[-1]), rank, order.weight[place], ks, discount)
+            for family, part, whole, norm in zip(largest, ours, best, (cut, normaliser), strict=True):
+                scores[family][:, block], largest[family][:, block] = part / norm, whole / norm
+
+    by_blocks(rows, score)
+    for family, whole in largest.items():
+        scores[family] = _percent_of(scores[family], whole.mean(axis=1, keepdims=True))
     return scores
 
 
@@ -327,10 +281,17 @@ def _percent_of(part: Floats, whole: Floats) -> Floats:
 
 def _coverage(ranks: Ranks, pattern: csr_array, ks: Sequence[int]) -> dict[str, float]:
     """Percentage of the labels with a positive that are hit in the first k of some row, for every k."""
-    labels = pattern.shape[1]
-    present = int(np.count_nonzero(np.bincount(pattern.indices, minlength=labels)))
-    hits = _keyed({"C": _sums(ranks, ks, ranks.label, labels)}, ks)
-    return {key: 100 * int(np.count_nonzero(hit)) / max(present, 1) for key, hit in hits.items()}
+    covered = np.zeros((len(ks) + 1, pattern.shape[1]), np.bool_)
+    covered[-1, pattern.indices] = True
+    first_k = np.searchsorted(ks, np.arange(ks[-1]), side="right")
+
+    def mark(block: slice) -> None:
+        hit = ranks.of_rows(block)
+        covered[first_k[ranks.rank[hit]], ranks.label[hit]] = True
+
+    by_blocks(pattern.shape[0], mark)
+    *hits, present = np.count_nonzero(np.logical_or.accumulate(covered, axis=0), axis=1)
+    return {f"C@{k}": 100 * int(hit) / max(int(present), 1) for k, hit in zip(ks, hits, strict=True)}
 
 
 def _keyed(families: Mapping[str, NDArray[Any]], ks: Sequence[int]) -> dict[str, NDArray[Any]]:

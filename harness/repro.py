@@ -21,7 +21,10 @@ from harness import __version__
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu", "faiss-gpu", "mlflow", "pandas")
 
 
-STREAMS = ("init", "order", "positives", "negatives", "dropout", "split", "clusters", "search", "augment", "stage")
+STREAMS = (
+    *("init", "order", "positives", "negatives", "dropout", "split", "clusters", "search", "augment", "stage"),
+    "rounding",
+)
 """Names of the random streams; a stream keeps its place in this list for good, because the place is part of its key."""
 
 

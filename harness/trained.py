@@ -235,8 +235,11 @@ def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
 
 def _weights(trained: TrainedRun) -> "dict[str, Tensor]":
     model = trained.parts.model
-    if model is not None:
-        return dict(model.state_dict())
+    if model is not None:  # a table in bfloat16 becomes what every reader knows
+        return {
+            name: tensor.float() if tensor.is_floating_point() else tensor
+            for name, tensor in model.state_dict().items()
+        }
     return {f"encoder.{name}": tensor for name, tensor in trained.encoder.state_dict().items()}
 
 

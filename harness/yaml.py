@@ -39,20 +39,11 @@ def parse_yaml(text: str, path: Path | str = "<text>") -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
-    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
-    loader, depth = YAML(typ="safe", pure=True), 0
+    loader = YAML(typ="safe", pure=True)
+    loader.Parser = _plain_parser(path)
     try:
-        for event in loader.parse(text):
-            line = event.start_mark.line + 1
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            if depth > _LIMIT_DEPTH:
-                raise DataError(f"nested more than {_LIMIT_DEPTH} levels deep", path, line)
-            if getattr(event, "anchor", None):
-                raise DataError("anchors and aliases (& and *) are not accepted; write the value out", path, line)
-            if getattr(event, "tag", None):
-                raise DataError(f"tags such as {event.tag} are not accepted; plain values only", path, line)
-        value = YAML(typ="safe", pure=True).load(text)
+        value = loader.load(text)
     except DuplicateKeyError as error:
         mark = error.problem_mark
         raise DataError(str(error.problem).splitlines()[0], path, mark.line + 1 if mark else None) from error
@@ -62,6 +53,40 @@ def parse_yaml(text: str, path: Path | str = "<text>") -> Any:
     except (YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"not valid YAML: {str(error).splitlines()[0]}", path) from error
     return value
+
+
+def _plain_parser(path: Path | str) -> type[Any]:
+    """The library's parser, but an event that a config has no use for is refused as soon as it is seen."""
+    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
+    from ruamel.yaml.parser import Parser
+
+    class PlainParser(Parser):
+        """Looks at each event when it is taken, before anything is built from it."""
+
+        depth = 0
+
+        def peek_event(self) -> Any:
+            event = super().peek_event()
+            if getattr(event, "anchor", None):
+                raise DataError(
+                    "anchors and aliases (& and *) are not accepted; write the value out",
+                    path,
+                    event.start_mark.line + 1,
+                )
+            return event
+
+        def get_event(self) -> Any:
+            self.peek_event()
+            event = super().get_event()
+            line = event.start_mark.line + 1
+            self.depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if self.depth > _LIMIT_DEPTH:
+                raise DataError(f"nested more than {_LIMIT_DEPTH} levels deep", path, line)
+            if getattr(event, "tag", None):
+                raise DataError(f"tags such as {event.tag} are not accepted; plain values only", path, line)
+            return event
+
+    return PlainParser
 
 
 def format_yaml(values: Mapping[str, Any]) -> str:

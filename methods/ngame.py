@@ -20,18 +20,12 @@ from harness.model.heads import Classifier, PlainHead, TwoHeads
 from harness.model.scoring import TwoHeadScorer
 from harness.repro import stage_seed
 from harness.train import Stage
-from harness.train.assembly import (
-    MiningSettings,
-    encoder_groups,
-    make_optimiser,
-    mined_batches,
-    retrieval_vectors,
-    start_table,
-)
+from harness.train.assembly import MiningSettings, encoder_groups, make_optimiser, mined_batches, retrieval_vectors
 from harness.train.frozen import ClassifierOnly, FrozenQueries
 from harness.train.optim import Group
 from harness.train.psl import LossSettings, PickSomeLabels
-from harness.train.settings import Dropout, OptimSettings, Positive
+from harness.train.settings import Dropout, OptimSettings, Positive, TableSettings
+from harness.train.tables import start_table, table_options
 
 VIEWS = ("clf", "de", "concat")
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False)]
@@ -51,7 +45,7 @@ class EncoderParams(OptimSettings):
     sharpness: Positive = 0.1
 
 
-class Params(EncoderParams):
+class Params(EncoderParams, TableSettings):
     """Knobs of `ngame`."""
 
     classifier_epochs: Annotated[int, Field(ge=0)] = 15
@@ -71,7 +65,11 @@ class Params(EncoderParams):
 def build(inputs: Inputs, params: Params) -> Parts:
     """Encoder and classifier, the one after the other."""
     encoder, labels = inputs.encoder, inputs.train.shape[1]
-    classifier = Classifier(encoder.dim, encoder.dim, labels, "cosine", params.classifier_dropout, 0.0, projected=False)
+    classifier = Classifier(
+        *(encoder.dim, encoder.dim, labels, "cosine", params.classifier_dropout, 0.0),
+        projected=False,
+        **table_options(params),
+    )
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
     scorer = TwoHeadScorer(
         model,
@@ -151,7 +149,8 @@ def classifier_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier
             "warmup_steps": params.classifier_warmup_steps,
         }
     )
-    optimiser = make_optimiser(inputs, settings, [Group("classifier", lr, 0.0, [], [classifier.table])], source.steps)
+    groups = [Group("classifier", lr, 0.0, [], [classifier.table])]
+    optimiser = make_optimiser(inputs, settings, groups, source.steps, seed)
     return Stage(
         "ngame classifier",
         params.classifier_epochs,

@@ -16,11 +16,12 @@ from harness.model.heads import Classifier, PlainHead, TwoHeads
 from harness.model.scoring import TwoHeadScorer
 from harness.repro import stage_seed
 from harness.train import Stage
-from harness.train.assembly import encoder_groups, make_schedule, start_table
+from harness.train.assembly import encoder_groups, make_schedule
 from harness.train.blocked import BlockedSgd
 from harness.train.optim import Optimiser
 from harness.train.ova import OneVsAll, label_block
-from harness.train.settings import Dropout, OptimSettings, Positive
+from harness.train.settings import Dropout, OptimSettings, Positive, TableSettings
+from harness.train.tables import start_table, table_options
 from harness.train.wholespace import WholeSpaceBatches
 from methods.ngame import EncoderParams, Epochs, encoder_stage
 
@@ -29,7 +30,7 @@ Count = Annotated[int, Field(ge=1)]
 Decay = Annotated[float, Field(ge=0)]
 
 
-class Params(OptimSettings):
+class Params(OptimSettings, TableSettings):
     """Knobs of `renee`."""
 
     batch_size: Count = 128
@@ -53,7 +54,10 @@ def build(inputs: Inputs, params: Params) -> Parts:
     """Encoder and classifier, the second on top of the first."""
     encoder, labels = inputs.encoder, inputs.train.shape[1]
     classifier = Classifier(
-        encoder.dim, encoder.dim, labels, "dot", params.dropout, 0.0, projected=False, searched="dot"
+        *(encoder.dim, encoder.dim, labels, "dot", params.dropout, 0.0),
+        projected=False,
+        searched="dot",
+        **table_options(params),
     )
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
     scorer = TwoHeadScorer(model, VIEWS, inputs.device, inputs.batch_tokens)
@@ -101,6 +105,7 @@ def one_vs_all_stage(
         lr=params.lr_classifier or inputs.encoder.learning_rates.one_vs_all,
         weight_decay=params.weight_decay_classifier,
         momentum=params.momentum,
+        seed=seed,
     )
     optimiser = Optimiser(
         encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay),
@@ -108,6 +113,7 @@ def one_vs_all_stage(
         params.epochs * source.steps,
         clip=params.clip,
         blocked=[table],
+        seed=seed,
     )
     objective = OneVsAll(
         model,

@@ -15,16 +15,16 @@ from harness.model.heads import Classifier, Logits, TwoHeads, start_projection
 from harness.model.scoring import TwoHeadScorer
 from harness.repro import stream_seed
 from harness.train import Stage
-from harness.train.assembly import start_table
 from harness.train.optim import Group
 from harness.train.psl import ClassifierLossSettings
-from harness.train.settings import Dropout, Positive
+from harness.train.settings import Dropout, Positive, TableSettings
+from harness.train.tables import start_table, table_options
 from methods.depsl import DualEncoderParams, make_stage, retrieval_head
 
 VIEWS = ("concat", "de", "clf")
 
 
-class Params(DualEncoderParams, ClassifierLossSettings):
+class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
     """Knobs of `unidec`."""
 
     init_classifier: Literal["labels", "xavier"] = "labels"
@@ -45,7 +45,13 @@ def build(inputs: Inputs, params: Params) -> Parts:
     """Dual encoder and classifier on one encoder; half of `dim` each."""
     dim = params.dim // 2 if params.dim else inputs.encoder.dim
     classifier = Classifier(
-        inputs.encoder.dim, dim, inputs.train.shape[1], params.logits, params.dropout, params.dropout_classifier
+        inputs.encoder.dim,
+        dim,
+        inputs.train.shape[1],
+        params.logits,
+        params.dropout,
+        params.dropout_classifier,
+        **table_options(params),
     )
     generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1))
     assert isinstance(classifier.projection, nn.Linear)

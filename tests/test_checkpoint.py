@@ -279,7 +279,7 @@ def test_an_error_inside_a_save_leaves_the_checkpoint_before(
     """fault 31: out of memory, and Ctrl-C, at every part of the write."""
     checkpoints = saved(tmp_path, 3)
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise error
 
     with monkeypatch.context() as patch:

@@ -84,7 +84,7 @@ def test_run_report_and_listing_together(workspace: Path, capsys: pytest.Capture
         (["run", "--config", "no-such.yaml"], "no-such.yaml: no such file"),
         (["ls", "method"], "did you mean 'methods'?"),
         (["report"], "has no runs"),
-        (["perf", "metric"], "did you mean 'metrics'?"),
+        (["perf", "trainin"], "did you mean 'training'?"),
         (["data", "check", "../../no-such"], "is not a folder"),
         (["data", "import", ".", "--name", "../x"], "cannot be used"),
         (["data", "import", ".", "--name", "x", "--propensity", "1"], "--propensity takes two numbers"),

@@ -11,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from harness.data.ragged import Ragged
 from harness.data.tokens import tokenize
 from harness.errors import UserError
 from harness.model import weights
-from harness.model.encoder import ENCODERS, Encoder, encode, load_encoder, micro_batches, to_tensors
+from harness.model.attention import attention
+from harness.model.dropout import Dropout
+from harness.model.encoder import ENCODERS, GROUPING, Encoder, encode, load_encoder, micro_batches, to_tensors
 from harness.model.rows import RowTable
 from harness.model.static import StaticEncoder
 from harness.model.transformer import byte_tokenizer, from_folder, load_pretrained, pool
@@ -184,6 +187,60 @@ def test_micro_batches_hold_every_row_once_within_the_budget():
     assert padding <= 0.1 * lengths.sum()
 
 
+def test_groups_are_the_cheapest_of_all_ways_to_cut():
+    """Against every set of cuts of a few rows."""
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        lengths = generator.integers(0, 300, generator.integers(1, 9))
+        ordered = np.maximum(np.sort(lengths)[::-1], 1)
+        ways = [
+            [0, *(place for place in range(1, len(lengths)) if cuts >> place & 1), len(lengths)]
+            for cuts in range(0, 1 << len(lengths), 2)
+        ]
+        costs = [sum((b - a) * ordered[a] + GROUPING["cpu"].call for a, b in pairwise(way)) for way in ways]
+        groups = micro_batches(lengths, 10_000)
+        found = sum(len(group) * max(1, lengths[group].max()) + GROUPING["cpu"].call for group in groups)
+        assert found == min(costs)
+        assert [lengths[group].max() for group in groups] == sorted((lengths[g].max() for g in groups), reverse=True)
+
+
+def test_padding_of_a_batch_of_texts_is_a_few_percent():
+    """Lengths spread as those of documents and of titles are."""
+    generator = np.random.default_rng(0)
+    documents = np.concatenate([np.full(400, 128), generator.lognormal(3.3, 0.5, 1100).astype(int).clip(5, 128)])
+    for lengths in (documents, generator.lognormal(3, 0.4, 1500).astype(int).clip(5, 32)):
+        groups = micro_batches(lengths, 16_384)
+        padded = sum(len(group) * lengths[group].max() for group in groups)
+        assert padded <= 1.03 * lengths.sum()
+        assert np.median([lengths[group].sum() for group in groups]) > 1000
+
+
+def test_an_encoder_without_padding_takes_rows_in_turn(bert_folder):
+    encoder = LOADERS["static"](bert_folder)
+    tokens = Ragged(np.arange(4, 44), np.array([0, 3, 3, 20, 40]))
+    seen, forward = [], type(encoder).forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(encoder), "forward", lambda self, *given: seen.append(given) or forward(self, *given))
+        vectors = encode(encoder, tokens, batch_tokens=20)
+    assert torch.equal(torch.cat([ids for ids, _ in seen]), torch.arange(4, 44))
+    assert len(seen) > 1
+    np.testing.assert_array_equal(vectors, encode(encoder, tokens))
+
+
+def test_tensors_share_the_memory_of_wide_ids():
+    for dtype, shared in ((np.int64, True), (np.uint16, False)):
+        column = Ragged(np.arange(5, dtype=dtype), np.array([0, 2, 5]))
+        ids, offsets = to_tensors(column, "cpu")
+        assert ids.tolist() == [0, 1, 2, 3, 4]
+        assert ids.dtype == offsets.dtype == torch.int64
+        assert np.shares_memory(ids.numpy(), column.values) is shared
+    locked = np.arange(5)
+    locked.flags.writeable = False
+    ids, _ = to_tensors(Ragged(locked, np.array([0, 5])), "cpu")
+    ids[0] = 9
+    assert locked[0] == 0
+
+
 def test_a_row_beyond_the_budget_goes_alone():
     assert [group.tolist() for group in micro_batches(np.array([3, 99, 2]), 5)] == [[1], [0], [2]]
     assert micro_batches(np.zeros(0, np.int64), 5) == []
@@ -243,6 +300,75 @@ def test_every_allowed_architecture_loads_and_ignores_padding(kind, tmp_path):
             alone = encoder.eval().model(input_ids=ids).last_hidden_state.mean(1)[0]
         np.testing.assert_allclose(vectors[row], alone.numpy(), atol=2e-5)
     assert "pooler" not in dict(encoder.model.named_children())
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+def test_every_dropout_of_an_architecture_is_the_fast_one(kind, tmp_path):
+    encoder = from_folder(vet(write_model(tmp_path / "model", kind), kind)).train()
+    kinds = {type(part) for part in encoder.modules() if isinstance(part, nn.Dropout)}
+    assert kinds == {Dropout}
+    config = encoder.model.config
+    assert config._attn_implementation == ("harness_sdpa" if ARCHITECTURES[kind] == "sdpa" else "eager")
+    assert "harness" not in config.to_json_string()  # an exported folder names nothing of ours
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_with_dropout_is_its_definition(masked, monkeypatch):
+    """Values and gradients, for a mask of dropped probabilities that is known."""
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 4, generator=draw, dtype=torch.float64) for _ in range(3))
+    inputs = [part.requires_grad_() for part in (query, key, value)]
+    keep = torch.rand(2, 3, 5, 5, generator=draw) > 0.3
+    monkeypatch.setattr("harness.model.attention.dropped", lambda values, p: values * keep / (1 - p))
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    mask[1, :, :, 3:] = False
+    layer = nn.Identity()
+    layer.is_causal = False
+    found, weights = attention(layer, *inputs, mask if masked else None, dropout=0.25, scaling=0.7)
+    scores = torch.einsum("bhqd,bhkd->bhqk", query, key) * 0.7
+    if masked:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    expected = torch.einsum("bhqk,bhkd->bqhd", scores.softmax(-1) * keep / 0.75, value)
+    torch.testing.assert_close(found, expected)
+    assert weights is None
+    target = torch.randn(expected.shape, generator=draw, dtype=torch.float64)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, inputs, target), torch.autograd.grad(expected, inputs, target), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_attention_without_dropout_is_the_librarys():
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 4, generator=draw) for _ in range(3))
+    layer = nn.Identity()
+    layer.is_causal = False
+    found, _ = attention(layer, query, key, value, None, dropout=0.0, scaling=0.5)
+    expected = nn.functional.scaled_dot_product_attention(query, key, value, scale=0.5)
+    assert torch.equal(found, expected.transpose(1, 2))
+    layer.is_causal = True  # the library's business, dropout or not
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found, _ = attention(layer, query, key, value, None, dropout=0.5)
+        torch.manual_seed(0)
+        expected = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.5, is_causal=True)
+    assert torch.equal(found, expected.transpose(1, 2))
+
+
+def test_rows_of_one_length_need_no_mask():
+    encoder = load_encoder("tiny", seed=1)
+    tokens = tokenize(["abcd", "efgh"], encoder.tokenizer, 24)
+    seen = []
+    encoder.model.register_forward_pre_hook(
+        lambda model, given, named: seen.append(named["attention_mask"]), with_kwargs=True
+    )
+    together = encode(encoder, tokens.joined(tokenize(["ab"], encoder.tokenizer, 24)))
+    alone = encode(encoder, tokens)
+    assert [mask is None for mask in seen] == [False, True]
+    np.testing.assert_allclose(alone, together[:2], atol=1e-6)
+    for pooling in ("mean", "cls", "max"):
+        hidden = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(pool(hidden, None, pooling), pool(hidden, torch.ones(2, 3) > 0, pooling))
 
 
 def test_pooling_by_hand():

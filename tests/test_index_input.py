@@ -125,14 +125,14 @@ import sys
 import numpy as np
 from harness.index import BACKENDS, search
 assert BACKENDS and "torch" not in sys.modules
-from harness.perf.searching import peak_megabytes
+from harness.repro import peak_memory_gib
 random = np.random.default_rng(0)
 queries = random.standard_normal((64, 8), dtype=np.float32)
 labels = random.standard_normal((1_300_000, 8), dtype=np.float32)
 search(queries[:1], labels[:100], 5)
-before = peak_megabytes()
+before = peak_memory_gib()
 found = search(queries, labels, 10)
-used = peak_megabytes() - before
+used = (peak_memory_gib() - before) * 2**10
 best = np.argsort(-(labels @ queries[5]), kind="stable")[:10]
 assert found.ids[5].tolist() == best.tolist()
 assert 1 < used < 120, used  # the score buffer alone is 16 MB, so 0 would mean that nothing was measured

@@ -6,6 +6,7 @@ filter pair, copes with a label that no train row has, and its record has the sa
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from harness.resume import find_earlier, read_events
 from harness.run import resolve_config, run
 from harness.validate import check_method
 from tests.planted import UNSEEN, write_dataset, write_teacher
-from tests.training_runs import DATASET, in_child, only_run
+from tests.training_runs import DATASET, in_child, only_run, with_torch_masks
 
 RATES = {"lr_encoder": 0.05}
 MINED: dict[str, Any] = {"batch_size": 48, "epochs": 12, "random_epochs": 2, "refresh_epochs": 3, **RATES}
@@ -66,6 +67,14 @@ GOLDEN = {
 """Loss of the first and of the last epoch."""
 NOT_BIT_FOR_BIT = {"parabel"}
 """Trained by a library that takes no seed."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _masks() -> Iterator[None]:
+    """Masks as torch draws them, because `GOLDEN` is from before we drew our own."""
+    with pytest.MonkeyPatch.context() as patch:
+        with_torch_masks(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

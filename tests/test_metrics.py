@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from harness import metrics
+from harness import hits
 from harness.errors import UserError
 from harness.metrics import (
     METRICS,
@@ -240,7 +240,7 @@ def test_result_does_not_depend_on_the_block_size(case: Case, block: int) -> Non
     topk, truth, labels, weights = case
     whole = evaluate(np.array(topk), matrix(truth, labels), np.array(weights))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "_BLOCK_ROWS", block)
+        patch.setattr(hits, "_BLOCK_ROWS", block)
         parts = evaluate(np.array(topk), matrix(truth, labels), np.array(weights))
         best = oracle_topk(matrix(truth, labels), 3, np.array(weights))
     assert parts == pytest.approx(whole, abs=1e-10)

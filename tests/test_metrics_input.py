@@ -1,4 +1,4 @@
-"""The ruler refuses bad input, stays sparse at full size, and is as fast as it claims."""
+"""The ruler refuses bad input, stays sparse at full size, and works in blocks of rows."""
 
 import math
 import subprocess
@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 
+from harness import hits
 from harness.errors import UserError
 from harness.metrics import (
     ceiling,
@@ -21,7 +22,7 @@ from harness.metrics import (
     per_row,
     ranks_of_truth,
 )
-from harness.perf.metrics import loop, random_case, rows
+from harness.perf.evaluating import Size, loop, random_case
 from tests.test_metrics import brute_force, matrix
 
 TRUTH = matrix([{0}, {1}, {2}], 4)
@@ -117,7 +118,7 @@ def test_a_million_labels_stay_sparse() -> None:
 
 
 def test_the_benchmark_times_equal_work() -> None:
-    topk, truth = random_case(np.random.default_rng(3), rows=300, labels=500, retrieved=20)
+    topk, truth = random_case(np.random.default_rng(3), Size(300, 500, 2.1), retrieved=20)
     weights = inverse_propensity(truth, 0.6, 2.6)
     ks = (1, 5, 20)
     assert all(len(set(row)) == len(row) for row in topk.tolist())
@@ -125,9 +126,18 @@ def test_the_benchmark_times_equal_work() -> None:
     assert evaluate(topk, truth, weights, ks)["R@20"] > 30
 
 
-@pytest.mark.benchmarks
-def test_evaluation_is_twenty_times_faster_than_a_loop() -> None:
-    assert all(row.met for row in rows())
+def test_blocks_and_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are scored in blocks by several threads; one block in one thread gives the same bits."""
+    topk, truth = random_case(np.random.default_rng(4), Size(1_000, 300, 9), retrieved=20)
+    weights, ks = inverse_propensity(truth, 0.6, 2.6), (1, 3, 20)
+    whole, whole_rows = evaluate(topk, truth, weights, ks), per_row(topk, truth, weights, ks)
+    assert whole == pytest.approx(loop(topk, truth, weights, ks), abs=1e-9)
+    monkeypatch.setattr(hits, "_BLOCK_ROWS", 37)
+    for cores in (1, 3):
+        monkeypatch.setattr(hits, "available_cores", lambda cores=cores: cores)
+        assert evaluate(topk, truth, weights, ks) == whole
+        parts = per_row(topk, truth, weights, ks)
+        assert all((parts[key] == whole_rows[key]).all() for key in whole_rows)
 
 
 def test_the_ruler_needs_no_torch() -> None:

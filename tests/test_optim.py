@@ -185,7 +185,7 @@ def test_fused_is_used_here_and_equals_the_plain_implementation():
     parameter = nn.Parameter(weight.clone())
     optimiser = Optimiser([Group("dense", 1e-3, 0.05, [parameter])], CONSTANT, 10)
     assert optimiser._dense is not None
-    assert optimiser._dense.param_groups[0]["fused"] is True
+    assert optimiser._dense.fused
     gradients = [random(257, 33, seed=step) for step in range(10)]
     for step, gradient in enumerate(gradients):
         parameter.grad = gradient.clone()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harness.config import Layer, RunConfig
 from harness.errors import UserError, out_of_memory
+from harness.model.encoder import GROUPING, Grouping
 from harness.model.transformer import TransformerEncoder
 from harness.resume import find_earlier, read_events
 from harness.run import resolve_config, run
@@ -45,8 +46,12 @@ def events_of(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets how many tokens with gradients fit into memory; without dropout, which is drawn piece by piece."""
+    """Sets how many tokens with gradients fit into memory; without dropout, which is drawn piece by piece.
+
+    Groups are as large as the pieces allow, so that one of them is all that is in memory.
+    """
     whole, room = TransformerEncoder.forward, {"tokens": WHOLE}
+    monkeypatch.setitem(GROUPING, "cpu", Grouping(call=WHOLE, most=WHOLE))
 
     def forward(self: TransformerEncoder, ids: Tensor, offsets: Tensor) -> Tensor:
         lengths = offsets.diff()

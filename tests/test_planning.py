@@ -19,6 +19,8 @@ from harness.errors import UserError
 from harness.index import exact
 from harness.method import methods
 from harness.model import load_encoder
+from harness.model.attention import drop_faster, implementation
+from harness.model.encoder import GROUPING
 from harness.model.rows import RowTable
 from harness.model.scoring import projected
 from harness.plan import Plan, cuda_target, make_plan, memory, steps, work
@@ -29,9 +31,9 @@ from harness.plan.settings import dataset_card, resolve
 from harness.plan.sizes import GIB, parse_size
 from harness.plan.steps import moment_parts
 from harness.run import resolve_config
-from harness.train import optim
-from harness.train.optim import RowSparseAdam
+from harness.train import rowsparse, tables
 from harness.train.ova import label_block
+from harness.train.rowsparse import RowSparseAdam
 from harness.train.settings import OptimSettings
 from tests.commands import call
 from tests.small_models import write_model
@@ -154,7 +156,8 @@ def _kept_by_autograd(
     }
     sizes = dict(zip(names[kind], (width, inner, layers, heads, dropout), strict=True))
     config = AutoConfig.for_model(kind, vocab_size=100, max_position_embeddings=64, **sizes)
-    model = AutoModel.from_config(config, attn_implementation="sdpa").train()
+    model = AutoModel.from_config(config, attn_implementation=implementation("sdpa")).train()
+    drop_faster(model)
     if hasattr(model, "pooler"):
         model.pooler = None
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -196,11 +199,13 @@ def test_a_micro_batch_larger_than_a_batch_is_left_alone() -> None:
 def test_blocks_are_those_of_the_code() -> None:
     """Plans import no torch, so they repeat the sizes of what computes."""
     assert inspect.signature(projected).parameters["block"].default == memory._HEAD_BLOCK
-    assert 4 * 4 * optim._BLOCK_ELEMENTS == steps._ROW_SCRATCH
+    assert {kind: 4 * 4 * size for kind, size in rowsparse.BLOCK_ELEMENTS.items()} == steps._ROW_SCRATCH
+    assert tables.START_BLOCK == memory._START_BLOCK
     assert declared.QUANTITIES["micro_batch_tokens"] == OptimSettings.model_fields["micro_batch_tokens"].default
     for kind in ("cpu", "cuda"):
         assert exact._BLOCKS[kind][:2] == (memory._SEARCH_QUERIES[kind], memory._SEARCH_LABELS)
         assert label_block(kind) == work._BLOCK_ON[kind]
+        assert GROUPING[kind].most == work._GROUP_TOKENS[kind]
 
 
 def test_a_micro_batch_that_is_too_large_is_replaced_by_one_that_fits() -> None:

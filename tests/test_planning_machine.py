@@ -88,6 +88,34 @@ def test_a_run_on_the_cpu_has_to_fit_the_group(tmp_path: Path) -> None:
     assert "does not fit this machine (0.50 GiB of 1.00 GiB free" in verdict(large)
 
 
+@pytest.mark.parametrize(
+    ("saving", "epochs", "free", "copied"),
+    [
+        ({"background": "always"}, 2, 1, True),
+        ({"background": "never"}, 2, 999, False),
+        ({}, 2, 999, True),
+        ({}, 2, 1, False),
+        ({}, 1, 999, False),
+        ({"every_steps": 5}, 1, 999, True),
+    ],
+)
+def test_a_copy_for_checkpoints_is_foreseen_where_it_is_made(
+    saving: dict[str, object], epochs: int, free: int, copied: bool
+) -> None:
+    """Weights and both moments of 131,073 labels: three times the table, and no less; not before the first step."""
+    target = replace(cpu_target(), usable=free * GIB)
+    layer = Layer("test", {"checkpoint": saving, "params": {"epochs": epochs}})
+    plan = make_plan("unidec", "lf-amazontitles-131k", [layer], target)
+    sizes = {phase.name: {part.name: part.host for part in phase.parts} for phase in plan.phases}
+    copies = {name: parts.get("copy for checkpoints", 0.0) for name, parts in sizes.items()}
+    assert not copies["start of the classifier"]
+    assert not copies["evaluation"]
+    table = plan.run.table_elements * 4
+    assert (copies["train step"] >= 3 * table) == copied
+    assert copies["mining"] == copies["train step"]
+    assert copied or not copies["train step"]
+
+
 RUN = """
 import json, sys
 from pathlib import Path

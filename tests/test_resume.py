@@ -18,24 +18,9 @@ from harness.errors import DataError, UserError
 from harness.record import RunRecord, read_record
 from harness.resume import differences, find_earlier, read_events
 from harness.run import run
+from tests.interrupted_runs import assert_same, finished, kill_at_step, taken_up
 from tests.tracked_runs import eventually, steps_of, stored_runs
 from tests.training_runs import STEPS, config, in_child, only_run
-
-
-def kill_at_step(step: int, *signals: signal.Signals, track: str = "none", **settings: object) -> None:
-    """A training that sends itself signals right after a step."""
-    from harness.train.loop import Training
-
-    count = Training._count
-
-    def counted(self: Training, *arguments: Any) -> None:
-        count(self, *arguments)
-        if self.position.step == step:
-            for number in signals or (signal.SIGKILL,):
-                os.kill(os.getpid(), number)
-
-    Training._count = counted  # type: ignore[method-assign]
-    run(config(**settings), track=track)
 
 
 def kill_in_call(module: Any, name: str, call: int) -> None:
@@ -56,26 +41,6 @@ def kill_in_call(module: Any, name: str, call: int) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, bytes]:
     """The uninterrupted run, and the bytes of its model."""
     return finished(tmp_path_factory.mktemp("whole"))
-
-
-def finished(home: Path, **settings: object) -> tuple[RunRecord, bytes]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HARNESS_HOME", str(home))
-        record = run(config(**settings), track="none")
-        return record, (only_run(home) / "model" / "model.safetensors").read_bytes()
-
-
-def taken_up(workspace: Path, **settings: object) -> tuple[RunRecord, bytes]:
-    folder = only_run(workspace)
-    record = run(config(**settings), track="none", earlier=find_earlier(folder.name))
-    return record, (folder / "model" / "model.safetensors").read_bytes()
-
-
-def assert_same(resumed: tuple[RunRecord, bytes], whole: tuple[RunRecord, bytes]) -> None:
-    assert resumed[1] == whole[1]
-    assert resumed[0].metrics == whole[0].metrics
-    assert resumed[0].views == whole[0].views
-    assert len(resumed[0].resumed) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.model.rows import RowTable
-from harness.train import optim
-from harness.train.optim import RowSparseAdam
+from harness.train import rowsparse
+from harness.train.rowsparse import RowSparseAdam
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -295,7 +295,7 @@ def test_a_row_touched_late_makes_an_ordinary_first_step():
 def test_blocks_do_not_change_a_bit(monkeypatch):
     results = []
     for elements in (2**20, 7 * 4):
-        monkeypatch.setattr(optim, "_BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(rowsparse, "BLOCK_ELEMENTS", {"cpu": elements})
         table = RowTable(random(40, 4))
         ours = RowSparseAdam(table)
         for step in range(3):
@@ -319,3 +319,18 @@ def test_moments_take_memory_when_rows_are_touched():
     ours.step(0.1, 0)
     assert ours.exp_avg.shape == (2_000_000, 64)
     assert resident_mib() - before < 100  # both moments together span 977 MiB
+
+
+def test_an_update_leaves_the_threads_as_they_were():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ours = RowSparseAdam(RowTable(random(3, 2)))
+        touch(ours.table, [1], torch.ones(1, 2))
+        ours.step(0.1, 0)
+        assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError):
+            ours.update(torch.tensor([0]), torch.ones(1, 5), 0.1, 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

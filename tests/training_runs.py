@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 from harness.config import Layer, RunConfig
@@ -29,6 +30,19 @@ STEPS = 4 * 4
 def config(method: str = "unidec", dataset: str = DATASET, **values: object) -> RunConfig:
     """Resolved settings of a small run."""
     return resolve_config(method, dataset, [Layer("small", SETTINGS), Layer("test", values)])[0]
+
+
+def with_torch_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout as torch draws it: slower, and the same in every version of the harness."""
+    monkeypatch.setattr(
+        "harness.model.dropout.keep_mask", lambda shape, p: torch.empty(shape).bernoulli_(1 - p).to(torch.uint8)
+    )
+
+
+def without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is dropped, so that no loss depends on how masks are drawn, nor on which texts go together."""
+    monkeypatch.setattr("harness.model.dropout.keep_mask", lambda shape, p: torch.ones(shape, dtype=torch.uint8))
+    monkeypatch.setattr("harness.model.dropout.kept_scale", lambda p: 1.0)
 
 
 def in_child(work: Callable[[], object], said: Path) -> int:

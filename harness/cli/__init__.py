@@ -9,7 +9,19 @@ import threading
 import typer
 
 from harness import __version__
-from harness.cli import benching, checking, data, listing, planning, reporting, running, sweeping, tracking, using
+from harness.cli import (
+    benching,
+    checking,
+    data,
+    listing,
+    measuring,
+    planning,
+    reporting,
+    running,
+    sweeping,
+    tracking,
+    using,
+)
 from harness.errors import Terminated, UserError, terminate
 
 app = typer.Typer(
@@ -41,7 +53,7 @@ app.command("ls")(listing.ls)
 app.command("report")(reporting.report)
 app.command("validate")(checking.validate)
 app.command("doctor")(checking.doctor)
-app.command("perf")(checking.perf)
+app.command("perf")(measuring.perf)
 app.command("sync")(tracking.sync)
 app.command("ui")(tracking.ui)
 app.add_typer(data.app, name="data")

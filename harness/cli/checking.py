@@ -1,4 +1,4 @@
-"""`harness validate`, `doctor` and `perf`: is everything sound, and how fast is it."""
+"""`harness validate` and `doctor`: is everything sound."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,38 +40,3 @@ def doctor(as_json: Json = False) -> None:
         )
     if any(finding.state == "broken" for finding in findings):
         raise typer.Exit(1)
-
-
-def perf(
-    suites: Annotated[
-        list[str] | None,
-        typer.Argument(help="Suites, for example `training`; a wrong name lists them. Default: all."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the table: .md, .tex, .html, .csv or .json.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure speed against references, as ratios in one run (`make bench`).
-
-    Example: harness perf metrics searching
-    """
-    from dataclasses import asdict
-
-    from harness.errors import unknown_name
-    from harness.files import write_json, write_text
-    from harness.perf import SUITES, as_table, measure
-    from harness.report.tables import render
-
-    for suite in suites or ():
-        if suite not in SUITES:
-            raise unknown_name("suite", suite, SUITES)
-    rows = list(measure(tuple(suites or SUITES)))
-    table = as_table(rows)
-    if out and out.suffix == ".json":
-        write_json(out, [asdict(row) for row in rows])
-    elif out:
-        write_text(out, render([table], out.suffix.lstrip(".")))
-    if as_json:
-        print_json([asdict(row) for row in rows])
-        return
-    print_table(table.title, table.columns, [[cell.text for cell in row] for row in table.rows], numeric=["ratio"])
-    typer.echo(table.caption)

@@ -83,7 +83,9 @@ def candidates(scores: Tensor, absent: Pairs | None, ignored: Tensor | None) -> 
     remaining = scores.clone()
     if absent is not None:
         remaining[absent] = -math.inf
-    return remaining if ignored is None else remaining.masked_fill_(ignored, -math.inf)
+    if ignored is not None:
+        remaining[_coordinates(ignored)] = -math.inf  # few, and found faster than a mask is applied
+    return remaining
 
 
 def pushes_of(anchor: Tensor, pull: Tensor, total: Tensor) -> Tensor:

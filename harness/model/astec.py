@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from harness.model.dropout import Dropout
 from harness.model.spectral import SpectralMatrix
 from harness.model.static import STATIC_LEARNING_RATES, TokenEncoder, Weighting, distil
 
@@ -30,7 +31,7 @@ class AstecEncoder(TokenEncoder):
     def __init__(self, table: Tensor, weighting: Weighting, dropout: float, **facts: Any) -> None:
         """Takes token vectors [V, D]."""
         super().__init__(table, weighting, **facts)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.residual = SpectralMatrix(torch.eye(self.dim))
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:

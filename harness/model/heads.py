@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from harness.model.dropout import Dropout
 from harness.model.encoder import Encoder, unit
-from harness.model.rows import RowTable
+from harness.model.rows import RowTable, lazy_zeros
 
 HeadStart = Literal["xavier", "orthogonal"]
 Logits = Literal["dot", "cosine"]
@@ -27,7 +28,7 @@ class RetrievalHead(nn.Module):
     def __init__(self, width: int, dim: int, dropout: float) -> None:
         super().__init__()
         self.projection = nn.Linear(width, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, encoded: Tensor) -> Tensor:
         """Unit vectors [n, D] of encoded texts [n, E]."""
@@ -60,6 +61,8 @@ class Classifier(nn.Module):
         *,
         projected: bool = True,
         searched: Logits = "cosine",
+        table_type: torch.dtype = torch.float32,
+        table_on_host: bool = False,
     ) -> None:
         """Makes an empty table.
 
@@ -72,15 +75,17 @@ class Classifier(nn.Module):
             row_dropout: Of the gathered rows of Psi.
             projected: Put a linear layer between encoder and table.
             searched: How it scores when labels are searched.
+            table_type: What Psi is stored in: float32 or bfloat16.
+            table_on_host: Keep Psi in CPU memory, whatever device the model moves to.
         """
         super().__init__()
         if not projected and width != dim:
             raise ValueError(f"without a projection the table is as wide as the encoder, {width}, not {dim}")
         self.projection: nn.Module = nn.Linear(width, dim) if projected else nn.Identity()
         self.searched = searched
-        self.dropout = nn.Dropout(dropout)
-        self.row_dropout = nn.Dropout(row_dropout)
-        self.table = RowTable(torch.zeros(labels, dim))
+        self.dropout = Dropout(dropout)
+        self.row_dropout = Dropout(row_dropout)
+        self.table = RowTable(lazy_zeros((labels, dim), table_type), on_host=table_on_host)
         self.logits = logits
 
     def forward(self, encoded: Tensor) -> Tensor:

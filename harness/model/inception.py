@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import gelu
 
+from harness.model.dropout import Dropout
 from harness.model.encoder import LearningRates
 from harness.model.spectral import SpectralMatrix
 from harness.model.static import TokenEncoder, Weighting, distil
@@ -58,7 +59,7 @@ class InceptionEncoder(TokenEncoder):
         self.kernels_bias = nn.Parameter(torch.zeros(len(KERNELS) * CHANNELS))
         self.join = nn.Conv1d(len(KERNELS) * CHANNELS, CHANNELS, WIDEST, stride=STRIDE)
         self.residual = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for layer in (self.mix, self.join, self.residual):
             nn.init.xavier_uniform_(layer.weight)
         for name, parameter in self.named_parameters():

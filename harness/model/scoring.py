@@ -47,7 +47,7 @@ class TwoHeadScorer:
         if _needs(views, "de"):
             parts["de"] = projected(self.model.retrieval, self._encoded(tokens, "encode labels"), self.device)
         if _needs(views, "clf"):
-            parts["clf"] = self._searched(self._classifier.table.weight.detach().cpu().numpy())
+            parts["clf"] = self._searched(self._classifier.table.vectors())
         return _joined(parts, views)
 
     @property
@@ -95,7 +95,11 @@ def projected(head: nn.Module, encoded: NDArray[np.float32], device: str, block:
     return vectors
 
 
-def normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows [n, D] scaled to length 1; a zero row stays zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, NORM_FLOOR), dtype=np.float32)
+def normalised(vectors: NDArray[np.float32], block: int = 16_384) -> NDArray[np.float32]:
+    """Rows [n, D] scaled to length 1, block by block into one array; a zero row stays zero."""
+    scaled = np.empty(vectors.shape, np.float32)
+    for start in range(0, len(vectors), block):
+        part = vectors[start : start + block]
+        lengths = np.linalg.norm(part, axis=1, keepdims=True)
+        np.divide(part, np.maximum(lengths, NORM_FLOOR), out=scaled[start : start + block])
+    return scaled

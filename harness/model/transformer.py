@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from harness.data.tokens import Tokenizer
 from harness.errors import DataError
 from harness.files import build_once, home, sha256_json
+from harness.model.attention import FUSED, drop_faster, implementation
 from harness.model.encoder import Encoder
 from harness.model.vetting import ModelFolder
 from harness.model.weights import find
@@ -41,24 +42,34 @@ class TransformerEncoder(Encoder):
         if len(lengths) == 0:
             return torch.zeros(0, self.dim, device=ids.device)
         padded, mask = pad(ids, lengths, self.pad_id)
-        # attention over no token at all is undefined, so an empty row attends to its first padding and is zeroed below
-        attended = mask.clone()
-        attended[:, 0] = True
-        hidden = self.model(input_ids=padded, attention_mask=attended.long()).last_hidden_state.float()
+        attended = None
+        if mask is not None:
+            # attention over no token at all is undefined, so an empty row attends to its first padding and is zeroed
+            # below
+            attended = mask.long()
+            attended[:, 0] = 1
+        hidden = self.model(input_ids=padded, attention_mask=attended).last_hidden_state.float()
         return pool(hidden, mask, self.pooling)
 
 
-def pad(ids: Tensor, lengths: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
-    """Ragged ids [T] with row lengths [B] as ids [B, W] and the bool mask [B, W] of real tokens; W is at least 1."""
+def pad(ids: Tensor, lengths: Tensor, pad_id: int) -> tuple[Tensor, Tensor | None]:
+    """Ragged ids [T] with row lengths [B] as ids [B, W] and the bool mask [B, W] of real tokens; W is at least 1.
+
+    The mask is None where it would be true throughout: attention without one is cheaper.
+    """
     width = max(1, int(lengths.max()))
+    if len(ids) == width * len(lengths):
+        return ids.view(-1, width), None
     mask = torch.arange(width, device=ids.device) < lengths[:, None]
     padded = torch.full(mask.shape, pad_id, dtype=torch.int64, device=ids.device)
     padded[mask] = ids
     return padded, mask
 
 
-def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector [B, D] per row of hidden states [B, W, D]; zero where the mask [B, W] has no token."""
+def pool(hidden: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """One vector [B, D] per row of hidden states [B, W, D]; zero where the mask [B, W] has no token; None: all do."""
+    if mask is None:
+        return hidden.mean(1) if pooling == "mean" else hidden[:, 0] if pooling == "cls" else hidden.amax(1)
     real = mask[:, :, None]
     if pooling == "mean":
         return (hidden * real).sum(1) / real.sum(1).clamp(min=1)
@@ -80,7 +91,7 @@ def from_folder(source: ModelFolder) -> TransformerEncoder:
                 trust_remote_code=False,
                 use_safetensors=True,
                 dtype=torch.float32,
-                attn_implementation=source.attention,
+                attn_implementation=implementation(source.attention),
                 output_loading_info=True,
             )
     except Exception as error:  # a broken file surfaces as whatever the reading library happened to raise
@@ -98,6 +109,7 @@ def _wrap(
 ) -> TransformerEncoder:
     if hasattr(model, "pooler"):
         model.pooler = None  # its output is not used, so its weights would sit in the optimiser without a gradient
+    drop_faster(model)
     pad_id = model.config.pad_token_id
     return TransformerEncoder(
         model,
@@ -177,7 +189,7 @@ def load_tiny(
     config = AutoConfig.for_model("bert", **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModel.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+        model = AutoModel.from_config(config, dtype=torch.float32, attn_implementation=implementation(FUSED)).eval()
     identity = sha256_json({"tiny": TINY_VERSION, "seed": seed, "tokenizer": tokenizer.sha256, **settings})
     return _wrap(model, name, tokenizer, "mean", max_len, settings["max_position_embeddings"], identity)
 

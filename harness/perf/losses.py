@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.loss import get, two_way
-from harness.perf import Row, median_seconds
+from harness.perf import Row, compare, turns
 
 QUERIES, LABELS, POSITIVES_PER_QUERY, SCALE = 1103, 5000, 5, 18.0
 PASSING = 5
@@ -31,10 +31,10 @@ def rows() -> Iterator[Row]:
         ("supcon", "autograd, dense masks", dense_supcon),
         ("supcon", "autograd, positives gathered", gathered_supcon),
     ):
-        yield _compare(name, reference, plain, scores, positive)
-    yield _compare("triplet", "autograd, dense masks", dense_triplet, scores / SCALE, positive)
+        yield _compared(name, reference, plain, scores, positive)
+    yield _compared("triplet", "autograd, dense masks", dense_triplet, scores / SCALE, positive)
     few = positive & (positive.cumsum(1) <= PASSING) & (positive.cumsum(0) <= PASSING)
-    yield _compare("soft-topk", "32 halvings, autograd", halving_soft_topk, scores, few)
+    yield _compared("soft-topk", "32 halvings, autograd", halving_soft_topk, scores, few)
 
 
 def random_case(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ def _mean_over_pairs(losses: Tensor, row: Tensor, queries: int) -> Tensor:
     return (losses / count[row]).sum() / count.count_nonzero()
 
 
-def _compare(name: str, reference: str, plain: Plain, scores: Tensor, positive: Tensor) -> Row:
+def _compared(name: str, reference: str, plain: Plain, scores: Tensor, positive: Tensor) -> Row:
     def ours() -> tuple[float, Tensor]:
         leaf = scores.detach().requires_grad_()
         return _backward(two_way(get(name), leaf, positive, 0.5), leaf)
@@ -117,16 +117,14 @@ def _compare(name: str, reference: str, plain: Plain, scores: Tensor, positive: 
         return _backward(0.5 * plain(leaf, positive) + 0.5 * plain(leaf.T, positive.T), leaf)
 
     _require_equal(ours(), theirs())
-    own, other = median_seconds(ours, theirs, repeats=REPEATS)
-    return Row(
-        what=f"{name} both ways, forward and backward",
-        size=f"{QUERIES:,} queries x {LABELS:,} labels, {POSITIVES_PER_QUERY} positives a query",
-        reference=f"{reference}, {torch.get_num_threads()} threads",
-        ours=f"{1000 * own:.1f} ms",
-        theirs=f"{1000 * other:.1f} ms",
-        ratio=other / own,
-        target=f"at least {AT_LEAST:.0f}x",
-        met=other / own >= AT_LEAST,
+    own, other = turns(ours, theirs, repeats=REPEATS)
+    return compare(
+        f"{name} both ways, forward and backward",
+        f"{QUERIES:,} queries x {LABELS:,} labels, {POSITIVES_PER_QUERY} positives a query",
+        f"{reference}, {torch.get_num_threads()} threads",
+        own,
+        other,
+        at_least=AT_LEAST,
     )
 
 

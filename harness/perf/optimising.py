@@ -1,19 +1,19 @@
 """Steps of the row-sparse optimiser: whether their time depends on the size of the table, and what a dense step takes.
 
 Only `step` is timed. Before each one, rows are drawn and gathered and their gradients made, as in training. Moments are
-filled beforehand, so that no step pays for memory written for the first time. One thread, and the fastest of several
-turns: a step is a dozen short loops, and two threads that share their cores with others mostly wait for each other.
+filled beforehand, so that no step pays for memory written for the first time. One thread: a step is a dozen short
+loops, and two threads that share their cores with others mostly wait for each other.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import nn
 
 from harness.model.rows import RowTable
-from harness.perf import Row
+from harness.perf import Row, Sample, compare
 from harness.train.optim import Group, Optimiser, Schedule
 
 LABELS, FEWER_LABELS, FEW_LABELS, DIMENSION, TOUCHED = 1_300_000, 131_073, 13_000, 256, 10_000
@@ -26,33 +26,29 @@ def rows() -> Iterator[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        ours, fewer, few, dense = fastest_steps(
+        ours, fewer, few, dense = timed_steps(
             RowSteps(LABELS), RowSteps(FEWER_LABELS), RowSteps(FEW_LABELS), DenseSteps(FEWER_LABELS)
         )
     finally:
         torch.set_num_threads(threads)
     size = f"{TOUCHED:,} touched rows of {LABELS:,} x {DIMENSION}"
-    cached = f", which with its moments is {3 * FEW_LABELS * DIMENSION * 4 / 2**20:.0f} MB and may stay in the cache"
+    cached = f", which with its moments is {3 * FEW_LABELS * DIMENSION * 4 / 2**20:.0f} MiB and may stay in the cache"
     for labels, seconds, remark in ((FEWER_LABELS, fewer, ""), (FEW_LABELS, few, cached)):
-        yield Row(
-            what="row-sparse AdamW step, large table against small",
-            size=size,
-            reference=f"as many touched rows in a table of {labels:,}{remark}",
-            ours=f"{1000 * ours:.1f} ms",
-            theirs=f"{1000 * seconds:.1f} ms",
-            ratio=ours / seconds,
-            target=f"at most {AT_MOST}x",
-            met=ours <= AT_MOST * seconds,
+        yield compare(
+            "row-sparse AdamW step, large table against small",
+            size,
+            f"as many touched rows in a table of {labels:,}{remark}",
+            ours,
+            seconds,
+            at_most=AT_MOST,
         )
-    yield Row(
-        what="row-sparse AdamW step against a dense one",
-        size=size,
-        reference=f"torch {torch.__version__} fused AdamW over all of {FEWER_LABELS:,} x {DIMENSION}, a tenth of ours",
-        ours=f"{1000 * ours:.1f} ms",
-        theirs=f"{1000 * dense:.1f} ms",
-        ratio=dense / ours,
-        target=f"at least {AT_LEAST:.0f}x",
-        met=dense >= AT_LEAST * ours,
+    yield compare(
+        "row-sparse AdamW step against a dense one",
+        size,
+        f"torch {torch.__version__} fused AdamW over all of {FEWER_LABELS:,} x {DIMENSION}, a tenth of ours",
+        ours,
+        dense,
+        at_least=AT_LEAST,
     )
 
 
@@ -95,20 +91,16 @@ class DenseSteps:
         self._optimiser.step()
 
 
-def fastest_steps(*trainings: RowSteps | DenseSteps) -> list[float]:
-    """Seconds of the fastest step of each, the trainings taking turns."""
+def timed_steps(*trainings: RowSteps | DenseSteps) -> list[Sample]:
+    """Seconds of the steps of each, the trainings taking turns; what prepares a step is not timed."""
     times: list[list[float]] = [[] for _ in trainings]
     for _ in range(_TURNS):
         for training, record in zip(trainings, times, strict=True):
             training.prepare()
-            record.append(_seconds(training.step))
-    return [min(record) for record in times]
-
-
-def _seconds(call: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+            started = time.perf_counter()
+            training.step()
+            record.append(time.perf_counter() - started)
+    return [Sample(tuple(record), "s") for record in times]
 
 
 def _noise(generator: np.random.Generator, rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

@@ -1,49 +1,47 @@
 """Exact search against faiss's flat index, and the memory it takes on top of its input and its result.
 
-Memory is measured in a fresh process, `python -m harness.perf.searching`, because a peak cannot be reset.
+Memory is measured in a process of its own, because a peak cannot be reset.
 """
 
-import re
-import resource
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.index import search
-from harness.perf import Row, median_seconds
+from harness.perf import Row, Sample, bound, compare, turns
+from harness.perf.child import in_child
+from harness.repro import peak_memory_gib
 
 QUERIES, LABELS, DIMENSION, RETRIEVED = 20_000, 50_000, 256, 100
-AT_MOST_TIME, AT_MOST_MEGABYTES = 1.2, 400.0
+AT_MOST_TIME, AT_MOST_BYTES = 1.2, 400 * 2**20
 _SIZE = f"{QUERIES:,} queries x {LABELS:,} labels x {DIMENSION} dimensions, top-{RETRIEVED}"
 
 
 def rows() -> Iterator[Row]:
     """Time, then memory."""
     yield _time()
-    megabytes = float(
-        subprocess.run(
-            [sys.executable, "-m", "harness.perf.searching"],
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            check=True,
-        ).stdout
+    yield bound(
+        "exact search, peak memory beyond its input",
+        _SIZE,
+        Sample((in_child(extra_memory),), "B"),
+        at_most=AT_MOST_BYTES,
+        detail=f"all scores at once would take {QUERIES * LABELS * 4 / 2**20:,.0f} MiB, "
+        f"the result alone takes {QUERIES * RETRIEVED * 8 / 2**20:.0f} MiB",
     )
-    yield Row(
-        what="exact search, peak memory beyond its input",
-        size=_SIZE,
-        reference="a fixed bound; all scores at once would take "
-        f"{QUERIES * LABELS * 4 / 2**20:,.0f} MB, the result alone {QUERIES * RETRIEVED * 8 / 2**20:.0f} MB",
-        ours=f"{megabytes:.0f} MB",
-        theirs=f"{AT_MOST_MEGABYTES:.0f} MB",
-        ratio=megabytes / AT_MOST_MEGABYTES,
-        target="at most 1x",
-        met=megabytes <= AT_MOST_MEGABYTES,
-    )
+
+
+def faiss_library() -> Any:
+    """faiss, which some of these references need."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise UserError(
+            "this benchmark needs faiss; install it with `pip install -c constraints.txt -e '.[cpu]'`"
+        ) from error
+    return faiss
 
 
 def unit_vectors(count: int, seed: int) -> NDArray[np.float32]:
@@ -55,28 +53,21 @@ def unit_vectors(count: int, seed: int) -> NDArray[np.float32]:
 
 
 def _time() -> Row:
-    try:
-        import faiss
-    except ImportError as error:
-        raise UserError(
-            "this benchmark needs faiss; install it with `pip install -c constraints.txt -e '.[cpu]'`"
-        ) from error
+    faiss = faiss_library()
     queries, labels = unit_vectors(QUERIES, 0), unit_vectors(LABELS, 1)
     index = faiss.IndexFlatIP(DIMENSION)
     index.add(labels)
     _require_agreement(search(queries[:1000], labels, RETRIEVED).ids, index.search(queries[:1000], RETRIEVED)[1])
-    ours, theirs = median_seconds(
+    ours, theirs = turns(
         lambda: search(queries, labels, RETRIEVED), lambda: index.search(queries, RETRIEVED), repeats=3
     )
-    return Row(
-        what="exact search",
-        size=_SIZE,
-        reference=f"faiss {faiss.__version__} IndexFlatIP, {faiss.omp_get_max_threads()} threads, index ready built",
-        ours=f"{ours:.2f} s",
-        theirs=f"{theirs:.2f} s",
-        ratio=ours / theirs,
-        target=f"at most {AT_MOST_TIME}x",
-        met=ours <= AT_MOST_TIME * theirs,
+    return compare(
+        "exact search",
+        _SIZE,
+        f"faiss {faiss.__version__} IndexFlatIP, {faiss.omp_get_max_threads()} threads, index ready built",
+        ours,
+        theirs,
+        at_most=AT_MOST_TIME,
     )
 
 
@@ -86,22 +77,10 @@ def _require_agreement(ours: NDArray[np.int32], theirs: NDArray[np.int64]) -> No
         raise AssertionError("the two searches disagree, so their times cannot be compared")
 
 
-def peak_megabytes() -> float:
-    """Largest resident memory of this process so far."""
-    status = Path("/proc/self/status")
-    if status.exists():  # ru_maxrss of a child starts at the size of its parent on Linux
-        return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) / 2**10  # type: ignore[index]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def main() -> None:
-    """Prints how many megabytes one search adds to the peak of this process."""
+def extra_memory() -> float:
+    """How many bytes one search adds to the peak of this process."""
     queries, labels = unit_vectors(QUERIES, 0), unit_vectors(LABELS, 1)
     search(queries[:1], labels[:1], 1)  # libraries are loaded and their thread pools started
-    before = peak_megabytes()
+    before = peak_memory_gib()
     search(queries, labels, RETRIEVED)
-    sys.stdout.write(f"{peak_megabytes() - before:.1f}\n")
-
-
-if __name__ == "__main__":
-    main()
+    return (peak_memory_gib() - before) * 2**30

@@ -15,11 +15,12 @@ import numpy as np
 
 from harness.data.ragged import Texts
 from harness.data.tokens import Tokenizer, token_store
-from harness.perf import Row, fresh_workspace, median_seconds
+from harness.perf import Row, Sample, compare, fresh_workspace, turns
 
 SHORT_TEXTS = 200_000
 LONG_TEXTS = 2_000
 SHORT_AT_MOST, LONG_AT_MOST, CORES_AT_LEAST = 1.3, 0.6, 0.8
+LIBRARY = "tokenizers encode_batch_fast"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -34,42 +35,20 @@ def rows() -> Iterator[Row]:
 def _short(tokenizer: Tokenizer) -> Iterator[Row]:
     strings, size = synthetic_texts(SHORT_TEXTS, words=8), f"{SHORT_TEXTS:,} texts of 8 words"
     ours, library = (_Busy(call) for call in _contestants(tokenizer, strings, max_len=32))
-    own, direct = median_seconds(ours, library)
-    yield Row(
-        what="token store, short texts",
-        size=size,
-        reference="tokenizers encode_batch_fast",
-        ours=f"{own:.2f} s",
-        theirs=f"{direct:.2f} s",
-        ratio=own / direct,
-        target=f"at most {SHORT_AT_MOST}x",
-        met=own / direct <= SHORT_AT_MOST,
-    )
-    yield Row(
-        what="cores kept busy meanwhile",
-        size=size,
-        reference="tokenizers encode_batch_fast",
-        ours=f"{ours.cores:.2f}",
-        theirs=f"{library.cores:.2f}",
-        ratio=ours.cores / library.cores,
-        target=f"at least {CORES_AT_LEAST}x",
-        met=ours.cores / library.cores >= CORES_AT_LEAST,
-    )
+    turns(*_contestants(tokenizer, strings[:1000], max_len=32), repeats=0)  # the library's threads are started
+    yield compare("token store, short texts", size, LIBRARY, *turns(ours, library, warm=0), at_most=SHORT_AT_MOST)
+    yield compare("cores kept busy meanwhile", size, LIBRARY, ours.cores, library.cores, at_least=CORES_AT_LEAST)
 
 
 def _long(tokenizer: Tokenizer) -> Row:
     strings = synthetic_texts(LONG_TEXTS, words=800)
     ours, library = _contestants(tokenizer, strings, max_len=128)
-    own, direct = median_seconds(ours, library)
-    return Row(
-        what="token store, long texts cut at 128 tokens",
-        size=f"{LONG_TEXTS:,} texts of 800 words",
-        reference="tokenizers encode_batch_fast",
-        ours=f"{own:.2f} s",
-        theirs=f"{direct:.2f} s",
-        ratio=own / direct,
-        target=f"at most {LONG_AT_MOST}x",
-        met=own / direct <= LONG_AT_MOST,
+    return compare(
+        "token store, long texts cut at 128 tokens",
+        f"{LONG_TEXTS:,} texts of 800 words",
+        LIBRARY,
+        *turns(ours, library),
+        at_most=LONG_AT_MOST,
     )
 
 
@@ -89,21 +68,20 @@ def _contestants(tokenizer: Tokenizer, strings: list[str], max_len: int) -> tupl
 
 
 class _Busy:
-    """A call that adds up how much processor time it takes per second."""
+    """A call that notes how much processor time it takes per second."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
-        self._wall = self._processor = 0.0
+        self._shares: list[float] = []
 
     def __call__(self) -> None:
         wall, processor = time.perf_counter(), time.process_time()
         self._call()
-        self._wall += time.perf_counter() - wall
-        self._processor += time.process_time() - processor
+        self._shares.append((time.process_time() - processor) / (time.perf_counter() - wall))
 
     @property
-    def cores(self) -> float:
-        return self._processor / self._wall
+    def cores(self) -> Sample:
+        return Sample(tuple(self._shares))
 
 
 def synthetic_words(count: int = 20_000) -> list[str]:

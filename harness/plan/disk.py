@@ -1,11 +1,9 @@
 """What a run leaves on disk: data and tokens once per dataset, checkpoints while it trains, its folder after."""
 
-from harness.plan.memory import standing
-from harness.plan.steps import moment_parts
-from harness.plan.work import Run, Stage
+from harness.plan.memory import saved_bytes, weight_bytes
+from harness.plan.work import Run
 
 _METRICS = 5
-_WEIGHTS = ("encoder weights", "heads", "classifier table")
 
 
 def disk(run: Run) -> dict[str, float]:
@@ -15,11 +13,9 @@ def disk(run: Run) -> dict[str, float]:
     texts = rows * (data.row_bytes + 8) + data.labels * (data.label_bytes + 12 + 16)
     pairs = rows * (4 * (data.labels_per_row + data.filter_pairs) + 16)
     tokens = 2 * (rows * data.row_tokens + data.labels * data.label_tokens) + 8 * (rows + data.labels)
-    weights = sum(part.device for part in standing(run) if part.name in _WEIGHTS) if run.stages else 0.0
-    moments = max((_moments(stage) for stage in run.stages), default=0.0)
-    mined = max((stage.rows * (8 + 4 * stage.depth) for stage in run.stages), default=0)
+    weights = weight_bytes(run) if run.stages else 0.0
     keep = run.config.checkpoint.keep
-    checkpoints = (keep + 1) * (weights + moments + mined) if run.stages else 0.0
+    checkpoints = (keep + 1) * saved_bytes(run)
     if data.held_out:
         checkpoints += (keep + 1) * weights  # the best weights so far, as each kept checkpoint knows them
     predictions = data.test * (8 * run.config.search.k + 4 * _METRICS * len(run.config.ks))
@@ -29,8 +25,3 @@ def disk(run: Run) -> dict[str, float]:
         "checkpoints while it trains": checkpoints,
         "run folder": weights + predictions,
     }
-
-
-def _moments(stage: Stage) -> float:
-    """What a checkpoint holds of an optimiser."""
-    return sum(part.device for part in moment_parts(stage) if "scratch" not in part.name)

@@ -6,11 +6,11 @@ Bytes that autograd keeps for one token in one transformer layer of width H and 
                first inner layer (4H), input and output of GELU (8F), input of the second norm (4H): 32H + 8F
     bfloat16   the same with products in 2 bytes; autocast makes a copy of the input for each of q, k and v, and norms
                keep float32: 6H + 6H + 2H + 4H + 2H + 4F + 4H = 24H + 4F
-    both       of every dropout (H each) a mask: one byte an element on CUDA, a product's size on a CPU; the mask of
-               padding, a number for each pair of tokens
+    both       of every dropout (H each) a mask, one byte an element; the mask of padding, a number for each pair of
+               tokens
 
 Fused attention (CUDA, or a CPU without dropout of the attention) keeps no other matrix of T x T. A CPU with it does:
-for each of A heads and each pair of tokens the probabilities, a mask and the dropped ones, 12 bytes. Going back
+for each of A heads and each pair of tokens the probabilities, a mask and the dropped ones, 9 bytes. Going back
 through a layer takes another 8F for the gradient of its widest part. Without gradients the widest layer alone is alive.
 All of this was held against what autograd keeps of random models: within 2 % of DistilBERT, 3 % of BERT.
 """
@@ -80,11 +80,10 @@ class EncoderShape:
         if not self.layers:
             return self._bag_bytes(tokens, length, kept=True)
         width, inner, number = self.width, self.inner, 2 if half else 4
-        mask = width if cuda else width * number
-        layer = (24 * width + 4 * inner if half else 32 * width + 8 * inner) + self.dropouts * mask + number * length
+        layer = (24 * width + 4 * inner if half else 32 * width + 8 * inner) + self.dropouts * width + number * length
         if self.quadratic(cuda):
-            layer += 12 * self.heads * length + half * 6 * width  # and q, k, v once more in float32
-        ends = 4 * width + (width if cuda else 4 * width)  # embeddings before their norm, the mask of their dropout
+            layer += 9 * self.heads * length + half * 6 * width  # and q, k, v once more in float32
+        ends = 5 * width  # embeddings before their norm, the mask of their dropout
         return tokens * (self.layers * layer + ends + 8 * inner)
 
     def passing_bytes(self, tokens: float, length: float, *, half: bool, cuda: bool) -> float:

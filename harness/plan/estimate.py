@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from harness.config import Layer
+from harness.data.card import DatasetCard
 from harness.plan.data import data_facts
 from harness.plan.devices import Target
 from harness.plan.disk import disk
@@ -18,16 +19,21 @@ from harness.plan.timing import StageTime, evaluation_seconds, stage_times
 from harness.plan.work import Run
 
 _MOST_MICRO_BATCH = 2**20
+_TABLE = (
+    "keep the table in CPU memory (table_device=host), or halve it (table_precision=bfloat16), lower dim, or take a "
+    "method without a classifier (depsl, dexml-hnm)"
+)
 _ADVICE = {
     "activations": "lower max_len, or keep gradient_cache=true",
-    "classifier table": "lower dim, or take a method without a classifier (depsl, dexml-hnm)",
-    "moments of the classifier table": "lower dim, or take a method without a classifier (depsl, dexml-hnm)",
+    "classifier table": _TABLE,
+    "moments of the classifier table": _TABLE,
     "logits, masks, targets": "lower batch_size, or cap the pool: pool_size",
     "all-label blocks": "lower grad_cache_size or batch_size",
     "one-vs-all blocks": "lower label_block or batch_size",
     "first values of the table": "start the table otherwise: init_classifier",
     "vectors of the evaluation": "lower dim, or report one view: scorer",
     "mined vectors": "lower dim",
+    "copy for checkpoints": "write checkpoints while training waits: checkpoint.background=never",
     "clusters of queries": "take shorter vectors (dim, or another encoder), or batching=random where it is a knob",
     "search blocks": "nothing: search halves its blocks by itself when memory runs out",
     "search index": "nothing: search reads its labels block by block where they do not fit",
@@ -48,7 +54,7 @@ class Plan:
     @cached_property
     def phases(self) -> list[Phase]:
         """Moments of the run."""
-        return phases(self.run, self.target.capacity)
+        return phases(self.run, self.target.capacity, self.target.usable)
 
     @cached_property
     def largest(self) -> Phase:
@@ -143,14 +149,18 @@ def make_plan(method: str, dataset: str, layers: list[Layer], target: Target) ->
         layers: Settings over those of method and card, as for a run.
         target: The device.
     """
-    card = dataset_card(dataset)
+    return plan_for(method, dataset_card(dataset), layers, target)
+
+
+def plan_for(method: str, card: DatasetCard, layers: list[Layer], target: Target) -> Plan:
+    """`make_plan` of a dataset that is known by its card alone, as one that does not exist is."""
     resolved = resolve(method, card, layers)
     encoder = encoder_shape(resolved.config.encoder, dict(resolved.config.encoder_options))
     spec, notes = plan_spec(method), [encoder.note] if encoder.note else []
     if spec is None:
         notes.append(f"method {method} declares no plan: its encoder, data and search are planned, its training is not")
     run = Run(spec or PlanSpec(), resolved, data_facts(card, resolved, encoder), encoder, target.cuda)
-    return Plan(method, dataset, run, target, tuple(notes))
+    return Plan(method, card.name, run, target, tuple(notes))
 
 
 def resolved_device(method: str, dataset: str, layers: list[Layer]) -> str:

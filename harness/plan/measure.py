@@ -27,11 +27,14 @@ def prepare(dataset: str) -> float:
 
 def measure(method: str, dataset: str, settings: dict[str, Any]) -> float:
     """Runs a method in this process; returns its largest resident set in bytes."""
+    from harness.files import home
     from harness.repro import peak_memory_gib
     from harness.run import resolve_config, run
 
     config, origins = resolve_config(method, dataset, [Layer("measure", settings)])
-    with TemporaryDirectory(prefix="harness-measure-") as folder:
+    # in the workspace: whoever ends this process by force removes its workspace, and this folder with it
+    home().mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="harness-measure-", dir=home()) as folder:
         run(config, origins=origins, out=Path(folder), track="none")
     return peak_memory_gib() * 2**30
 

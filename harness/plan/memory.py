@@ -1,4 +1,4 @@
-"""Memory of a run, moment by moment: a table that starts, a step, mining, a checkpoint, an evaluation.
+"""Memory of a run, moment by moment: a table that starts, a step, mining, an evaluation.
 
 Where the device is the CPU both columns are one process. Its own part was measured: an interpreter with the libraries
 of a run takes 300 MiB, the first use of torch's AdamW 64 MiB more, transformers 140 MiB, that included. Moments of
@@ -8,7 +8,7 @@ moment, and so none is here.
 """
 
 from harness.plan.parts import Part, Phase, merged
-from harness.plan.steps import gradient_parts, moment_parts, step_parts
+from harness.plan.steps import beside_table, gradient_parts, moment_parts, step_parts
 from harness.plan.work import Run, Stage
 
 MIB = 2**20
@@ -20,23 +20,27 @@ CUDA_CONTEXT = 512 * MIB
 _F32 = 4
 _HEAD_BLOCK = 16_384
 """Vectors that go through a head at once outside training: `harness.model.scoring.projected`."""
+_START_BLOCK = 1 << 18
+"""Labels whose first values are made at once: `harness.train.tables`."""
 _SEARCH_QUERIES = {"cpu": 1 << 10, "cuda": 1 << 12}
 _SEARCH_LABELS = 1 << 16
 _SEARCH_SCRATCH = {"cpu": 48 * MIB, "cuda": 640 * MIB}
 """Gathered chunks and rescored pairs of all threads: `harness.index.exact` and `ranking`."""
 _RESIDENT_SHARE = 4
 """Search keeps a matrix on a CUDA device if it takes at most this part of the free memory."""
-_FINITE_BYTES = 7
-"""Per weight while a checkpoint looks for weights that are not finite: |w|, and three masks."""
+_COPY_SHARE = 4
+"""`checkpoint.background=auto` copies into at most this part of the free memory: `harness.train.saving`."""
 _METRICS = 5
+_WEIGHTS = ("encoder weights", "heads", "classifier table")
 
 
-def phases(run: Run, capacity: int | None = None) -> list[Phase]:
+def phases(run: Run, capacity: int | None = None, usable: int | None = None) -> list[Phase]:
     """Every moment worth looking at, in order.
 
     Args:
         run: What is estimated.
         capacity: Bytes of a CUDA device, which decides whether search keeps its labels there.
+        usable: Bytes that a process can have where the device is the CPU, which decide whether checkpoints are copied.
     """
     always = standing(run)
     if run.spec.fitted:
@@ -44,10 +48,12 @@ def phases(run: Run, capacity: int | None = None) -> list[Phase]:
     found = []
     if run.stages:
         training = [*always, *_training(run)]
-        found += _training_phases(run, training, capacity)
+        started = _starting_phases(run, training)
+        during = _training_phases(run, training, capacity)
         if run.data.held_out:
             views = run.spec.views[:1]
-            found.append(_phase("validation", training, _evaluation(run, views, run.data.held_out, capacity)))
+            during.append(_phase("validation", training, _evaluation(run, views, run.data.held_out, capacity)))
+        found += [*started, *_with_copy(run, during, usable)]
     library = [_library(run)] if run.stages else []
     found.append(_phase("evaluation", [*always, *library], _evaluation(run, run.spec.views, run.data.test, capacity)))
     return found
@@ -62,7 +68,7 @@ def standing(run: Run) -> list[Part]:
         Part("process and libraries", 0, TRANSFORMERS_LIBRARY if encoder.layers else 0),
         Part("encoder weights", encoder.parameters * _F32 + token_weights),
         Part("heads", run.head_parameters * _F32),
-        Part("classifier table", run.table_elements * _F32),
+        beside_table(run, "classifier table", run.table_elements * run.table_number),
         Part("tokens", 0, _token_bytes(run)),
         Part("labels and filter pairs", 0, _pair_bytes(run)),
         Part("offsets of texts", 0, 8 * (data.train + data.test + 2 * data.labels)),
@@ -106,28 +112,64 @@ def _training(run: Run) -> list[Part]:
     return parts
 
 
+def _starting_phases(run: Run, training: list[Part]) -> list[Phase]:
+    if not run.table_elements:
+        return []
+    there = run.cuda and not run.table_apart
+    early = training if there else [part for part in training if part.name != "moments of the classifier table"]
+    return [_phase("start of the classifier", early, _start(run))]
+
+
 def _training_phases(run: Run, training: list[Part], capacity: int | None) -> list[Phase]:
     found = []
-    if run.table_elements:
-        early = training if run.cuda else [part for part in training if part.name != "moments of the classifier table"]
-        found.append(_phase("start of the classifier", early, _start(run)))
     for stage in run.stages:
         suffix = f", {stage.declared.name}" if len(run.stages) > 1 else ""
         found.append(_phase(f"train step{suffix}", training, [*gradient_parts(stage), *step_parts(stage)]))
         if stage.mines or stage.clusters:
             found.append(_phase(f"mining{suffix}", training, _mining(stage, capacity)))
-    largest = max(run.table_elements, run.encoder.table_parameters, run.encoder.vocabulary * run.encoder.width)
-    found.append(_phase("checkpoint", training, [Part("look for weights not finite", largest * _FINITE_BYTES)]))
     return found
 
 
+def saved_bytes(run: Run) -> float:
+    """What a checkpoint holds: weights, moments, batches with their hard negatives; of the stage that has most."""
+    if not run.stages:
+        return 0.0
+    moments = max(
+        sum(part.device + part.host for part in moment_parts(stage) if "scratch" not in part.name)
+        for stage in run.stages
+    )
+    return weight_bytes(run) + moments + max(stage.rows * (8 + 4 * stage.depth) for stage in run.stages)
+
+
+def weight_bytes(run: Run) -> float:
+    """All weights of the model."""
+    return sum(part.device + part.host for part in standing(run) if part.name in _WEIGHTS)
+
+
+def _with_copy(run: Run, during: list[Phase], usable: int | None) -> list[Phase]:
+    """The same with the copy that is written while training goes on; it is kept from one checkpoint to the next.
+
+    The last checkpoint of a stage needs none, because there training waits.
+    """
+    wanted, size = run.config.checkpoint.background, saved_bytes(run)
+    if run.config.checkpoint.every_steps is None and all(stage.epochs == 1 for stage in run.stages):
+        wanted = "never"
+    if wanted == "auto" and usable is not None and not run.cuda:
+        step = max(phase.total for phase in during if phase.name.startswith("train step"))
+        wanted = "always" if size * _COPY_SHARE <= usable - step else "never"
+    copy = [] if wanted == "never" else [Part("copy for checkpoints", 0, size)]
+    return [_phase(phase.name, [*phase.parts], copy) for phase in during]
+
+
 def _start(run: Run) -> list[Part]:
-    """First values of the table: noise of its size on the host, or the label texts through encoder and head."""
+    """First values of a block of the table: noise, or the label texts through encoder and head."""
+    labels = min(run.data.labels, _START_BLOCK)
     if not run.starts_from_labels:
-        return [Part("first values of the table", 0, run.table_elements * _F32)]
+        in_place = run.table_number == _F32 and (run.table_apart or not run.cuda)
+        return [Part("first values of the table", 0, 0 if in_place else labels * run.dim * _F32)]
     return [
-        Part("first values of the table", 0, run.data.labels * (run.encoder.dim + run.dim) * _F32),
-        *_encoding(run, run.data.labels),
+        Part("first values of the table", 0, labels * (run.encoder.dim + run.dim) * _F32),
+        *_encoding(run, labels),
     ]
 
 
@@ -176,11 +218,12 @@ def _evaluation(run: Run, views: tuple[str, ...], rows: int, capacity: int | Non
     """Label vectors of every view, then those of the rows, then one search after the other."""
     labels, width = run.data.labels, run.encoder.dim
     parts = {view for view in views if view != "concat"} | ({"de", "clf"} if "concat" in views else set())
-    copied = run.spec.searched == "cosine" or run.cuda
-    kept = run.dim * (("de" in parts) + ("clf" in parts) * copied + 2 * ("concat" in views))
+    scales = run.spec.searched == "cosine"
+    copied = run.table_number != _F32 or (run.cuda and not run.table_apart)
+    kept = run.dim * (("de" in parts) + ("clf" in parts) * (scales or copied) + 2 * ("concat" in views))
     query_kept = run.dim * (len(parts) + 2 * ("concat" in views))
     encoded = (width + run.dim) if "de" in parts else 0
-    scaled = run.dim * (("de" in parts) + ("clf" in parts) * (1 + copied))  # the squares of a norm are an array, too
+    scaled = run.dim * (("de" in parts) + ("clf" in parts) * (scales + copied))
     results = Part("predictions", 0, rows * (8 * run.config.search.k + 8 * _METRICS * len(run.config.ks)) * len(views))
     widest = run.dim * (2 if "concat" in views else 1)
     moments = [

@@ -4,11 +4,14 @@ B queries, P labels of a pool, C labels of a block, D dimensions, E of the encod
 """
 
 from harness.plan.parts import Part
-from harness.plan.work import Run, Stage
+from harness.plan.work import PADDED, Run, Stage
 
 _F32, _BF16, _BOOL = 4, 2, 1
-_ROW_SCRATCH = 16 * 2**20
-"""Of the optimiser of each `RowTable`: `harness.train.optim`."""
+_ROW_SCRATCH = {"cpu": 2 * 2**20, "cuda": 16 * 2**20}
+"""Of the optimiser of each `RowTable`, by the device of the table: `harness.train.rowsparse`."""
+_PASSING_ROWS = 4 * _F32 + _BF16
+"""Per element of a block of a one-vs-all table that is not computed with where, or as what, it is stored: a factor of
+the products, weight and momentum as float32, random numbers, and rounded values."""
 _HEAPS_FACTOR = 30.0
 """Different words in T of a text: about 30 T^0.5 in English."""
 
@@ -18,7 +21,7 @@ def step_parts(stage: Stage) -> list[Part]:
     if stage.kind == "pool":
         return _pool_step(stage)
     if stage.kind == "frozen":
-        return [Part("gathered rows", _gathered(stage, stage.pool)), _loss(stage, stage.pool, heads=1)]
+        return [_gathered(stage, stage.pool), _loss(stage, stage.pool, heads=1)]
     if stage.kind == "all-labels":
         return _all_labels_step(stage)
     return _one_vs_all_step(stage)
@@ -38,12 +41,12 @@ def _pool_step(stage: Stage) -> list[Part]:
         _token_rows(run, stage.step_tokens),
     ]
     if heads == 2:
-        parts.append(Part("gathered rows", _gathered(stage, stage.pool + stage.extra)))
+        parts.append(_gathered(stage, stage.pool + stage.extra))
     return parts
 
 
 def _activations(stage: Stage, tokens: float, texts: float) -> Part:
-    """What the encoder keeps: of one micro-batch with a gradient cache, of all texts without."""
+    """What the encoder keeps: of `micro_batch_tokens` with a gradient cache, of all texts without."""
     run, encoder = stage.run, stage.run.encoder
     length = tokens / max(1.0, texts)
     if encoder.micro_batched:
@@ -60,9 +63,12 @@ def _token_rows(run: Run, tokens: float) -> Part:
     return Part("gathered rows", touched * run.encoder.width * 2 * _F32)
 
 
-def _gathered(stage: Stage, labels: int) -> float:
-    """Rows of Psi: copy, gradient, dropout with its mask, unit length."""
-    return labels * stage.run.dim * (5 * _F32 + _BOOL)
+def _gathered(stage: Stage, labels: int) -> Part:
+    """Rows of Psi: copy, gradient, dropout with its mask, unit length; where Psi is apart copy and gradient there."""
+    run = stage.run
+    elements = labels * run.dim
+    apart = run.table_apart * elements * (run.table_number + _F32)
+    return Part("gathered rows", elements * (5 * _F32 + _BOOL), apart)
 
 
 def _loss(stage: Stage, labels: int, heads: int) -> Part:
@@ -87,11 +93,10 @@ def _all_labels_step(stage: Stage) -> list[Part]:
     length = (
         run.data.label_tokens if not run.encoder.micro_batched else min(run.data.max_len, 2 * run.data.label_tokens)
     )
-    kept = run.encoder.kept_bytes(1.1 * tokens, length, half=stage.half, cuda=run.cuda)
+    kept = run.encoder.kept_bytes(PADDED * tokens, length, half=stage.half, cuda=run.cuda)
     own = _activations(stage, stage.padded_tokens, stage.batch)
-    waits = not run.encoder.micro_batched or stage.padded_tokens <= stage.micro_batch_tokens
-    # a query batch of one micro-batch keeps its graph while all labels go by
-    activations = own.device + kept if waits else max(own.device, kept)
+    # without a gradient cache the queries keep their graph while all labels go by
+    activations = max(own.device, kept) if stage.twice_encoded else own.device + kept
     parts = [
         Part("activations", activations),
         Part("kept vectors", 6 * queries),
@@ -109,6 +114,8 @@ def _one_vs_all_step(stage: Stage) -> list[Part]:
     scores = block * (batch * _F32 + measured * _F32)
     if stage.half:  # factors, product and gradient of a block in bfloat16
         scores += block * (2 * batch * _BF16 + 2 * run.dim * _BF16)
+    if run.table_apart or run.table_number != _F32:
+        scores += block * run.dim * _PASSING_ROWS
     return [
         _activations(stage, stage.padded_tokens, batch),
         Part("kept vectors", batch * run.encoder.dim * 6 * _F32),
@@ -124,14 +131,21 @@ def moment_parts(stage: Stage) -> list[Part]:
     tables = encoder.table_parameters if "encoder" in trains else 0
     parts = [
         Part("AdamW moments", (dense + tables) * 2 * _F32),
-        Part("scratch of row updates", bool(tables) * _ROW_SCRATCH),
+        Part("scratch of row updates", bool(tables) * _ROW_SCRATCH["cuda" if run.cuda else "cpu"]),
     ]
+    name, moment = "moments of the classifier table", run.table_elements * run.table_number
     if "table" in trains and run.spec.table == "adam":
-        parts.append(Part("moments of the classifier table", run.table_elements * 2 * _F32 + run.data.labels * _F32))
-        parts.append(Part("scratch of row updates", _ROW_SCRATCH))
+        parts.append(beside_table(run, name, 2 * moment + run.data.labels * _F32))
+        kind = "cuda" if run.cuda and not run.table_apart else "cpu"
+        parts.append(beside_table(run, "scratch of row updates", _ROW_SCRATCH[kind]))
     if "table" in trains and run.spec.table == "sgd" and stage.value("momentum"):
-        parts.append(Part("moments of the classifier table", run.table_elements * _F32))
+        parts.append(beside_table(run, name, moment))
     return parts
+
+
+def beside_table(run: Run, name: str, size: float) -> Part:
+    """Something that is where the classifier table is."""
+    return Part(name, 0, size) if run.table_apart else Part(name, size)
 
 
 def gradient_parts(stage: Stage) -> list[Part]:

@@ -13,6 +13,11 @@ from harness.plan.spec import QUANTITIES, PlanSpec, StageSpec
 
 _BLOCK_ON = {"cuda": 65_536, "cpu": 2048}
 """Labels that a one-vs-all step scores at once, as `harness.train.ova.label_block` has it."""
+_GROUP_TOKENS = {"cuda": 16_384, "cpu": 4096}
+"""Most tokens that go through a transformer in one call, as `harness.model.encoder.GROUPING` has it."""
+
+PADDED = 1.05
+"""Tokens with padding per token: at most 1.03 in batches of lf-pydocs, lf-debian and their title datasets."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,16 @@ class Run:
     def table_elements(self) -> int:
         """Elements of the classifier table [L, D]."""
         return 0 if self.spec.table == "none" else self.data.labels * self.dim
+
+    @property
+    def table_number(self) -> int:
+        """Bytes of an element of the table and of its moments."""
+        return 2 if self.resolved.knobs.get("table_precision") == "bfloat16" else 4
+
+    @property
+    def table_apart(self) -> bool:
+        """Whether the table and its moments are in CPU memory while the model is on a CUDA device."""
+        return self.cuda and self.resolved.knobs.get("table_device") == "host"
 
     @property
     def head_parameters(self) -> int:
@@ -139,6 +154,12 @@ class Stage:
         )
 
     @property
+    def levels(self) -> int:
+        """How often clustering halves all rows: log2 of the number of clusters, as `cluster_count` has it."""
+        size = max(1, int(self.value("batch_size" if self.value("batching") == "clusters" else "cluster_size")))
+        return max(1, (self.rows // size).bit_length() - 1)
+
+    @property
     def depth(self) -> int:
         """Hard negatives kept a row."""
         if not self.mines:
@@ -156,7 +177,7 @@ class Stage:
 
     @property
     def micro_batch_tokens(self) -> int:
-        """Tokens that go through a transformer at once."""
+        """Tokens whose activations are in memory at once."""
         return int(self.value("micro_batch_tokens"))
 
     @property
@@ -169,8 +190,16 @@ class Stage:
 
     @property
     def padded_tokens(self) -> float:
-        """The same with padding: texts are sorted by length, so a micro-batch is hardly longer than its texts."""
-        return 1.1 * self.step_tokens
+        """The same with padding: groups are cut by length, so a group is hardly longer than its texts."""
+        return PADDED * self.step_tokens
+
+    @property
+    def twice_encoded(self) -> float:
+        """Share of the texts whose activations are not kept, so that they are encoded twice."""
+        if not (self.run.encoder.micro_batched and self.value("gradient_cache") and self.step_tokens):
+            return 0.0
+        kept = 0 if self.kind == "all-labels" else self.micro_batch_tokens
+        return max(0.0, 1 - kept / self.padded_tokens)
 
     @property
     def label_block(self) -> int:
@@ -180,7 +209,8 @@ class Stage:
             return min(data.labels, int(self.value("label_block") or _BLOCK_ON["cuda" if self.run.cuda else "cpu"]))
         block = min(data.labels, int(self.value("grad_cache_size")))
         if self.run.encoder.micro_batched:
-            block = min(block, max(1, int(self.micro_batch_tokens / data.label_tokens)))
+            tokens = min(self.micro_batch_tokens, _GROUP_TOKENS["cuda" if self.run.cuda else "cpu"])
+            block = min(block, max(1, int(tokens / data.label_tokens)))
         return block
 
 

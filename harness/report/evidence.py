@@ -4,6 +4,7 @@
             runs/<run id>.rows.npz      per-row scores of its test rows: one float32 array [M, names] a view
             studies/<name>.json         Study: the trials of a sweep
             neighbours/<dataset>.json   Neighbours: which labels occur together
+            speed.json                  harness.perf.saved.Speed: what `harness perf --write` measured
 
 `harness report --collect` fills such a folder from a workspace. A folder of run folders is evidence too: its records
 are read, and rows come from the run folders themselves.
@@ -26,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from harness.data.card import describe_faults
 from harness.errors import DataError, UserError
 from harness.files import read_json
+from harness.perf.saved import SPEED, Speed, read_speed
 from harness.record import RunRecord, find_records, per_row_file
 
 ROWS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
@@ -110,6 +112,7 @@ class Evidence:
     """By dataset."""
     folders: tuple[Path, ...] = ()
     """Where rows are looked for."""
+    speed: Speed | None = None
 
     def rows(self, record: RunRecord, view: str | None, column: str) -> NDArray[np.float64] | None:
         """Scores of the test rows in one metric, percent, [M]; None where they were not kept."""
@@ -197,11 +200,14 @@ def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, 
 
 
 def read_evidence(folder: Path) -> Evidence:
-    """Everything in a folder of reports; what is damaged is told and left out, so that the rest can be reported."""
+    """Everything in a folder of reports; what is damaged is told and left out, so that the rest can be reported.
+
+    Measured speed is one file, so a damaged one raises: without it, all that was made from it would seem to be stale.
+    """
     studies = _parsed(folder / "studies", Study)
     neighbours = {one.dataset: one for one in _parsed(folder / "neighbours", Neighbours)}
     runs = folder / "runs"
-    return Evidence(tuple(find_records([runs])), tuple(studies), neighbours, (runs,))
+    return Evidence(tuple(find_records([runs])), tuple(studies), neighbours, (runs,), read_speed(folder / SPEED))
 
 
 Model = TypeVar("Model", bound=BaseModel)

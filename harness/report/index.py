@@ -26,7 +26,7 @@ def figure_stem(dataset: str, figure: str) -> str:
 
 def index_page(evidence: Evidence, tables: Sequence[Document], figures: dict[str, list[Drawing | Missing]]) -> str:
     """The index as Markdown."""
-    parts = [_head(evidence), *_comparison(tables), _tables(tables), *_figures(figures), _foot()]
+    parts = [_head(evidence), *_comparison(tables), _tables(tables), *_figures(figures), _foot(evidence)]
     return "\n".join(parts)
 
 
@@ -72,18 +72,21 @@ def _figures(figures: dict[str, list[Drawing | Missing]]) -> list[str]:
     parts = ["## Figures\n"]
     for dataset, drawn in figures.items():
         parts.append(f"### {markdown_text(dataset)}\n")
-        for one in drawn:
-            if isinstance(one, Drawing):
-                stem = figure_stem(dataset, one.id)
-                parts.append(
-                    f"![{markdown_text(one.alt)}]({stem}.png)\n\n**{markdown_text(one.title)}.** "
-                    f"{markdown_text(one.caption)} [SVG]({stem}.svg)\n"
-                )
-            else:
-                parts.append(
-                    f"**{markdown_text(one.title)}**: {markdown_text(one.why)}. To get it: {_code(one.command)}\n"
-                )
+        parts += [figure_text(one, figure_stem(dataset, one.id)) for one in drawn]
     return parts
+
+
+def figure_text(one: Drawing | Missing, stem: str) -> str:
+    """A figure with its words, or what to run for it.
+
+    Args:
+        one: The figure.
+        stem: Its path from the page that shows it, without its ending.
+    """
+    title = markdown_text(one.title)
+    if isinstance(one, Missing):
+        return f"**{title}**: {markdown_text(one.why)}. To get it: {_code(one.command)}\n"
+    return f"![{markdown_text(one.alt)}]({stem}.png)\n\n**{title}.** {markdown_text(one.caption)} [SVG]({stem}.svg)\n"
 
 
 def _code(text: str) -> str:
@@ -93,10 +96,16 @@ def _code(text: str) -> str:
     return f"{fence}{space}{' '.join(text.split())}{space}{fence}"
 
 
-def _foot() -> str:
-    return """## Others
+_FAST = """[speed.md](speed.md): how fast the code is against named references, on which machine; step time and memory
+  over the number of labels, and every ratio against its target, as figures. Tables: {forms}."""
+_UNMEASURED = "Speed: not measured in this folder; `python -m harness perf --write` measures it."
 
-- [speed.md](speed.md): what `make bench` measured, with the machine it ran on.
+
+def _foot(evidence: Evidence) -> str:
+    forms = ", ".join(f"[{_FORM_NAMES[form]}](tables/speed.{form})" for form in FORMATS)
+    return f"""## Others
+
+- {_UNMEASURED if evidence.speed is None else _FAST.format(forms=forms)}
 - [plan.md](plan.md): memory and time of every method on every dataset, as `harness plan` estimates them.
 
 ## Make it again
@@ -106,5 +115,6 @@ python -m harness bench --table thesis-2.4 --datasets lf-pydocstitles --seeds 0,
 python -m harness report --collect    # records of your workspace into reports/runs
 python -m harness report --write      # tables, figures, page, this index
 python -m harness report --check      # is everything here what the records give?
+python -m harness perf --write        # speed, measured on this machine
 ```
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 from harness import DEFAULT_DATASET
 from harness.errors import UserError
 from harness.files import write_bytes
+from harness.perf.saved import SPEED, Speed
 from harness.progress import progress
 from harness.report import is_trial
 from harness.report.documents import COMPARISON, documents
@@ -19,6 +20,8 @@ from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
 from harness.report.index import TITLE, figure_stem, index_page
 from harness.report.page import build_page, page_data
+from harness.report.scale import PLACE, refreshed, scale_page
+from harness.report.speed import speed_files
 from harness.report.tables import FORMATS, render
 
 OWNED = ("tables", "figures")
@@ -32,6 +35,8 @@ class Site:
 
     files: dict[str, bytes]
     """By path relative to the report's folder."""
+    speed: Speed | None = None
+    """What the blocks of docs/scale.md are made from, where the folder is in a repository that has that page."""
 
 
 def drawings(evidence: Evidence) -> dict[str, list[Drawing | Missing]]:
@@ -74,7 +79,9 @@ def make_site(evidence: Evidence) -> Site:
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
     files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
     files[INDEX] = index_page(evidence, tables, figures).encode()
-    return Site(files)
+    if evidence.speed is not None:
+        files |= speed_files(evidence.speed)
+    return Site(files, evidence.speed)
 
 
 def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
@@ -84,10 +91,17 @@ def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
         UserError: The folder is somebody else's: it has files that would be overwritten, but no report.
     """
     require_ours(folder)
-    changed = [name for name, content in site.files.items() if not _same(folder / name, content)]
-    for name in changed:
-        write_bytes(folder / name, site.files[name])
+    wanted = {folder / name: content for name, content in site.files.items()} | _beside(site, folder)
+    changed = [path for path, content in wanted.items() if not _same(path, content)]
+    for path in changed:
+        write_bytes(path, wanted[path])
     return len(changed), stale(site, folder)
+
+
+def _beside(site: Site, folder: Path) -> dict[Path, bytes]:
+    """The page on scale, outside the folder: its prose is written by hand, its figures are made."""
+    page = scale_page(folder)
+    return {} if page is None else {page: refreshed(page, site.speed).encode()}
 
 
 def require_ours(folder: Path) -> None:
@@ -108,6 +122,11 @@ def check_site(site: Site, folder: Path) -> list[str]:
             faults.append(f"{name} is missing")
         elif not _same(folder / name, content):
             faults.append(f"{name} is not what the records give")
+    faults += [
+        f"{PLACE.as_posix()}: a generated block is not what {SPEED} and the plans give"
+        for path, content in _beside(site, folder).items()
+        if not _same(path, content)
+    ]
     return [*faults, *(f"{name} is not made from the records; remove it" for name in stale(site, folder))]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.batching import LabelPool, LabelSpace
+from harness.data.ragged import Ragged
 
 if TYPE_CHECKING:
     from harness.train.optim import Optimiser
@@ -36,6 +37,8 @@ class Batch:
     pool: LabelPool | LabelSpace
     step: int
     """Position of the step in its stage; the position of every random draw it makes."""
+    texts: Ragged | None = None
+    """What `Objective.texts` gave, if it was asked beforehand."""
 
 
 class BatchSource(Protocol):
@@ -75,6 +78,13 @@ class Objective(Protocol):
 
     def work_in_pieces(self, tokens: int) -> None:
         """Changes `pieces`: less memory, the same batch, the same gradients."""
+        ...
+
+    def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged | None:
+        """Tokens that a step on these rows [B] encodes, None if it encodes none; called from another thread.
+
+        They depend on no weight, so they are gathered while the step before is computed.
+        """
         ...
 
     def backward(self, batch: Batch, timer: "Timer") -> dict[str, float]:

@@ -1,26 +1,18 @@
-"""What methods assemble their stages from: batches, optimiser groups, the first values of a classifier table."""
+"""What methods assemble their stages from: batches, optimiser groups, schedules."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-import torch
 from torch import nn
 
 from harness.batching.pool import LabelPicker
 from harness.method import Inputs
-from harness.model.encoder import NORM_FLOOR, Encoder, encode, unit
-from harness.model.heads import Classifier, TwoHeads
+from harness.model.encoder import Encoder
+from harness.model.heads import TwoHeads
 from harness.model.rows import RowTable
-from harness.model.scoring import TwoHeadScorer, projected
-from harness.repro import stream_seed
+from harness.model.scoring import TwoHeadScorer
 from harness.train.mining import MinedBatches, Vectors
 from harness.train.optim import Group, Optimiser, Schedule, decayed
 from harness.train.settings import BatchSettings, OptimSettings, PoolSettings
-
-TableStart = Literal["labels", "xavier", "normal"]
-
-_NORMAL_DEVIATION = 0.02
-"""Of a table drawn from a normal distribution, as in Renee's code."""
 
 
 class MiningSettings(BatchSettings, PoolSettings):
@@ -84,9 +76,13 @@ def retrieval_vectors(inputs: Inputs, model: TwoHeads) -> tuple[Vectors, Vectors
     )
 
 
-def make_optimiser(inputs: Inputs, params: OptimSettings, groups: Sequence[Group], steps: int) -> Optimiser:
-    """AdamW over the groups with the schedule of the settings; `steps` is per epoch."""
-    return Optimiser(groups, make_schedule(inputs, params, steps), params.epochs * steps, clip=params.clip)
+def make_optimiser(
+    inputs: Inputs, params: OptimSettings, groups: Sequence[Group], steps: int, seed: int | None = None
+) -> Optimiser:
+    """AdamW over the groups with the schedule of the settings; `steps` is per epoch, `seed` by default the run's."""
+    schedule = make_schedule(inputs, params, steps)
+    seed = inputs.seed if seed is None else seed
+    return Optimiser(groups, schedule, params.epochs * steps, clip=params.clip, seed=seed)
 
 
 def make_schedule(inputs: Inputs, params: OptimSettings, steps: int) -> Schedule:
@@ -114,27 +110,3 @@ def groups_of(name: str, lr: float, weight_decay: float, *modules: nn.Module) ->
     tables = [part for part in together.modules() if isinstance(part, RowTable)]
     groups = [Group(name, lr, weight_decay, with_decay, tables)]
     return groups + ([Group(f"{name}-norms", lr, 0.0, without)] if without else [])
-
-
-def start_table(inputs: Inputs, classifier: Classifier, start: TableStart) -> None:
-    """First values of Psi: the classifier's vectors of the label texts, or noise (xavier: UniDEC, normal: Renee)."""
-    weight = classifier.table.weight
-    generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 2))
-    if start == "xavier":
-        weight.data.copy_(nn.init.xavier_uniform_(torch.empty(weight.shape), generator=generator))
-        return
-    if start == "normal":
-        weight.data.copy_(torch.empty(weight.shape).normal_(0.0, _NORMAL_DEVIATION, generator=generator))
-        return
-    encoded = encode(
-        inputs.encoder,
-        inputs.label_tokens,
-        device=inputs.device,
-        batch_tokens=inputs.batch_tokens,
-        progress="start the classifier from label texts",
-    )
-    vectors = torch.from_numpy(projected(classifier, encoded, inputs.device))
-    without = vectors.norm(dim=1) < NORM_FLOOR  # a label without text needs a direction of its own to learn from
-    if bool(without.any()):  # directions are drawn for all labels at once, three arrays [L, D], so only where needed
-        vectors[without] = unit(torch.randn(vectors.shape, generator=generator))[without]
-    weight.data.copy_(vectors)

@@ -1,10 +1,13 @@
 """Encoding a whole batch with gradients in bounded memory.
 
-A contrastive loss needs the vectors of all texts of a batch at once, their activations do not fit at once. So texts are
-encoded in micro-batches without a graph, the loss gives the gradient of every vector, and each micro-batch is encoded
-again with a graph and sent backwards with the gradient that was kept (GradCache, Gao et al. 2021). The random numbers
-of a micro-batch are a function of its position, so the second pass drops what the first pass dropped, and the gradients
-equal those of one big pass.
+A contrastive loss needs the vectors of all texts of a batch at once, and their activations may not fit at once. Texts
+are encoded in groups. As many groups as fit keep their graph; the others are encoded without one, the loss gives the
+gradient of every vector, and each of them is encoded again and sent backwards with the gradient that was kept
+(GradCache, Gao et al. 2021), when the graphs of the first are gone. The random numbers of a group are a function of its
+position, so the second pass drops what the first dropped, and the gradients equal those of one big pass.
+
+Groups follow from the lengths of the texts and the kind of device alone, unless `micro_batch_tokens` is less than the
+largest group there (`harness.model.encoder.GROUPING`): above that it changes speed and memory, not what is dropped.
 """
 
 from collections.abc import Callable
@@ -29,30 +32,37 @@ class InPieces:
 
     @property
     def pieces(self) -> int | None:
-        """Tokens of a piece; None where the encoder takes a batch as a whole."""
+        """Tokens whose activations may be in memory at once; None where the encoder takes a batch as a whole."""
         return self.settings.micro_batch_tokens if self.model.encoder.micro_batched else None
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Works in pieces of so many tokens from now on, one of them in memory at a time."""
+        """Keeps the activations of so many tokens at a time from now on."""
         self.settings = self.settings.model_copy(update={"micro_batch_tokens": tokens, "gradient_cache": True})
 
 
 def encode_batch(
-    encoder: Encoder, texts: Ragged, settings: OptimSettings, device: str, seed: int, step: int
+    encoder: Encoder, texts: Ragged, settings: OptimSettings, device: str, seed: int, step: int, *, keep: bool = True
 ) -> "BatchEncoding":
-    """Texts of a training step [n] with its own random numbers; position 0 of the step is left to what comes after."""
+    """Texts of a training step [n] with its own random numbers; position 0 of the step is left to what comes after.
+
+    With `keep` False others need the room until `backward`, and with a gradient cache no graph is kept till then.
+    """
     return BatchEncoding(
         encoder,
         texts,
         device,
         settings.micro_batch_tokens,
-        lambda chunk: stream_seed(seed, "dropout", step, chunk + 1),
+        lambda group: stream_seed(seed, "dropout", step, group + 1),
         cache=settings.gradient_cache,
+        keep=keep,
     )
 
 
 class BatchEncoding:
-    """Vectors of a batch's texts; after the loss went backwards, `backward` carries on into the encoder."""
+    """Vectors of a batch's texts; after the loss went backwards, `backward` carries on into the encoder.
+
+    A text that occurs several times is encoded once, under one dropout mask, and its gradients are summed.
+    """
 
     def __init__(
         self,
@@ -63,6 +73,7 @@ class BatchEncoding:
         seed_of: Callable[[int], int],
         *,
         cache: bool = True,
+        keep: bool = True,
     ) -> None:
         """Encodes `tokens` [n].
 
@@ -70,37 +81,82 @@ class BatchEncoding:
             encoder: In train mode.
             tokens: All texts of the batch.
             device: Where the encoder is.
-            micro_batch_tokens: Tokens, padding included, of one micro-batch.
-            seed_of: Seed of the random numbers of micro-batch 0, 1, 2 ...
-            cache: Keep only vectors and encode twice; False keeps every activation and encodes once.
+            micro_batch_tokens: Tokens, padding included, whose activations may be in memory at once.
+            seed_of: Seed of the random numbers of group 0, 1, 2 ...
+            cache: Groups beyond that are encoded twice; False keeps every activation and encodes once.
+            keep: Keep graphs from the first pass on; False leaves the room to others until `backward`.
         """
-        self._encoder, self._tokens, self._device, self._seed_of = encoder, tokens, device, seed_of
-        self._chunks = (
-            micro_batches(tokens.lengths, micro_batch_tokens) if encoder.micro_batched else [np.arange(len(tokens))]
-        )
-        self._cached = cache and len(self._chunks) > 1
-        with torch.set_grad_enabled(not self._cached):
-            parts = [self._encode(index) for index in range(len(self._chunks))]
-        self.vectors = parts[0] if len(parts) == 1 and not encoder.micro_batched else self._in_order(parts)
+        self._encoder, self._device, self._seed_of = encoder, device, seed_of
+        if encoder.micro_batched:
+            first, place = distinct_rows(tokens)
+            self._tokens = tokens if len(first) == len(tokens) else tokens.take(first)
+            self._groups = micro_batches(self._tokens.lengths, micro_batch_tokens, device)
+            order = np.argsort(np.concatenate([np.zeros(0, np.int64), *self._groups]))[place]
+            room = (micro_batch_tokens if keep else 0) if cache else None
+            kept = _fitting(self._groups, self._tokens.lengths, room)
+        else:
+            self._tokens, self._groups, order, kept = tokens, [np.arange(len(tokens))], None, [0]
+        # kept ones first: autocast remembers weights that it converted, and without a graph it converts them without
+        parts = {group: self._encode(group) for group in kept}
+        with torch.no_grad():
+            self._leaves = {group: self._encode(group) for group in range(len(self._groups)) if group not in parts}
+        for leaf in self._leaves.values():
+            leaf.requires_grad_()
+        parts |= self._leaves
+        joined = torch.cat([parts[group] for group in range(len(parts))]) if len(parts) > 1 else parts[0]
+        self.vectors = joined if order is None else joined.index_select(0, torch.from_numpy(order).to(device))
         """[n, E]."""
-        if self._cached:
-            self.vectors.requires_grad_()
 
     def backward(self) -> None:
-        """Second pass of a cached encoding; nothing is left to do otherwise."""
-        if not self._cached:
-            return
-        gradient = self.vectors.grad
-        if gradient is None:
-            return
-        for index, rows in enumerate(self._chunks):
-            torch.autograd.backward(self._encode(index), gradient[torch.from_numpy(rows).to(gradient.device)])
+        """Second pass of the groups that kept no graph; nothing is left to do for the others."""
+        for group, leaf in self._leaves.items():
+            if leaf.grad is not None:
+                vectors = self._encode(group)
+                # as the first pass went backwards: autocast would narrow products of float32 on the way back
+                with torch.autocast(torch.device(self._device).type, enabled=False):
+                    torch.autograd.backward(vectors, leaf.grad)
+                leaf.grad = None
 
-    def _encode(self, index: int) -> Tensor:
-        torch.manual_seed(self._seed_of(index))
-        vectors: Tensor = self._encoder(*to_tensors(self._tokens.take(self._chunks[index]), self._device))
+    def _encode(self, group: int) -> Tensor:
+        torch.manual_seed(self._seed_of(group))
+        vectors: Tensor = self._encoder(*to_tensors(self._tokens.take(self._groups[group]), self._device))
         return vectors.float()
 
-    def _in_order(self, parts: list[Tensor]) -> Tensor:
-        places: NDArray[np.int64] = np.argsort(np.concatenate(self._chunks))
-        return torch.cat(parts).index_select(0, torch.from_numpy(places).to(self._device))
+
+def _fitting(groups: list[NDArray[np.int64]], lengths: NDArray[np.int64], tokens: int | None) -> list[int]:
+    """Positions of groups that together have at most so many tokens, padding included, the longest texts first."""
+    if tokens is None:
+        return list(range(len(groups)))
+    kept = []
+    for position, rows in enumerate(groups):
+        padded = len(rows) * int(lengths[rows[0]])
+        if padded <= tokens:
+            kept.append(position)
+            tokens -= padded
+    return kept
+
+
+_FACTORS = np.random.default_rng(0).integers(1, 2**63, 4096, dtype=np.uint64) | np.uint64(1)
+"""Weights of the places in a text, odd, so that a product modulo 2^64 loses nothing."""
+
+
+def distinct_rows(tokens: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows [n] without repetitions: first occurrence of each [u], and for every row which of those it equals [n].
+
+    Rows of equal keys are compared, so that two texts are never taken for one.
+    """
+    lengths = tokens.lengths
+    position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], lengths)
+    terms = (tokens.values.astype(np.uint64) + np.uint64(1)) * _FACTORS[position % len(_FACTORS)]
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    keys = sums[tokens.offsets[1:]] - sums[tokens.offsets[:-1]]
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    every = np.arange(len(tokens))
+    again = np.flatnonzero(first[place] != every)
+    if not len(again) or not _equal(tokens.take(again), tokens.take(first[place[again]])):
+        return every, every
+    return np.sort(first), np.argsort(np.argsort(first))[place]
+
+
+def _equal(left: Ragged, right: Ragged) -> bool:
+    return np.array_equal(left.offsets, right.offsets) and np.array_equal(left.values, right.values)

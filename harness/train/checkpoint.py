@@ -32,6 +32,9 @@ from harness.train.tensorfile import read_tensors, write_tensors
 STATE, TENSORS, MODEL = "state.json", "tensors.safetensors", "model.safetensors"
 _STEP_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
+Hashes = dict[str, str]
+"""sha256 by the name of the file."""
+
 
 class Checkpoints:
     """The last `keep` checkpoints of one run."""
@@ -43,7 +46,9 @@ class Checkpoints:
         self.folder = folder
         self.keep = keep
 
-    def save(self, step: int, state: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+    def save(
+        self, step: int, state: dict[str, Any], tensors: dict[str, Tensor], go_on: Callable[[], None] = lambda: None
+    ) -> Path:
         """Writes the checkpoint of a step, then removes those that are too old; returns its folder.
 
         Saving the newest step again replaces it.
@@ -52,15 +57,16 @@ class Checkpoints:
             step: Optimiser steps done; not before that of the newest checkpoint.
             state: Values that JSON can hold; NaN and infinity are kept, tuples come back as lists.
             tensors: Tensors of any shape on any device.
+            go_on: Called again and again while tensors are written; what it raises ends that, without a checkpoint.
         """
         self._sweep()
         if step < max([0, *self.steps()]):
             raise ValueError(f"step {step} is before that of the newest checkpoint: {self.steps()}")
 
-        def fill(temporary: Path) -> None:
+        def fill(temporary: Path) -> Hashes:
             # a diverged loss is NaN and has to come back as NaN, hence Python's dialect of JSON
             write_text(temporary / STATE, json.dumps(state, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-            write_tensors(temporary / TENSORS, tensors)
+            return {TENSORS: write_tensors(temporary / TENSORS, tensors, go_on)}
 
         _write_folder(self._path(step), fill, {"step": step})
         for old in self.steps()[: -self.keep]:
@@ -108,7 +114,7 @@ class Checkpoints:
 
 def save_model(folder: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Writes the final model, in place of the one that is there; `facts` are JSON without NaN or infinity."""
-    _write_folder(folder, lambda temporary: write_tensors(temporary / MODEL, tensors), facts)
+    _write_folder(folder, lambda temporary: {MODEL: write_tensors(temporary / MODEL, tensors)}, facts)
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -125,7 +131,12 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def save_files(folder: Path, fill: Callable[[Path], None], facts: dict[str, Any]) -> None:
     """Writes a model that has a format of its own: `fill` writes its files into the empty folder it is given."""
-    _write_folder(folder, fill, facts)
+
+    def filled(temporary: Path) -> Hashes:
+        fill(temporary)
+        return {}
+
+    _write_folder(folder, filled, facts)
 
 
 def verify_files(folder: Path) -> str:
@@ -158,15 +169,18 @@ class _Manifest(BaseModel):
     digest: str
 
 
-def _write_folder(folder: Path, fill: Callable[[Path], None], facts: dict[str, Any]) -> None:
-    """Writes a folder whole or not at all; one of that name stays until the new one is on disk."""
+def _write_folder(folder: Path, fill: Callable[[Path], Hashes], facts: dict[str, Any]) -> None:
+    """Writes a folder whole or not at all; one of that name stays until the new one is on disk.
+
+    `fill` returns the sha256 of those of its files that it knows already.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     facts = json.loads(json.dumps(facts))  # as a reader will see them: keys are strings, tuples are lists
     _sweep(folder)
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        fill(temporary)
-        write_manifest(temporary, {"facts": facts, "digest": sha256_json(facts)})
+        hashes = fill(temporary)
+        write_manifest(temporary, {"facts": facts, "digest": sha256_json(facts)}, hashes=hashes)
         temporary.chmod(0o755)
         _flush_names(temporary)
         if folder.exists():

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from harness import loss as losses
-from harness.batching import LabelPool
+from harness.batching import LabelPool, LabelSpace
 from harness.model.heads import Classifier
 from harness.repro import stream_seed
 from harness.train import Batch
@@ -57,13 +57,17 @@ class ClassifierOnly:
     def work_in_pieces(self, tokens: int) -> None:
         """Changes nothing: there are no pieces."""
 
+    def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> None:
+        """Nothing is encoded here."""
+        return None
+
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Leaves the gradient in the gathered rows of the table."""
         pool = batch.pool
         assert isinstance(pool, LabelPool)
         with timer.part("gather"):
             encoded = torch.from_numpy(self.queries.vectors[batch.rows]).to(self.device)
-            rows = self.classifier.table.gather(torch.from_numpy(pool.labels).to(self.device))
+            rows = self.classifier.table.gather(torch.from_numpy(pool.labels), self.device)
             masks = masks_of(pool, self.device)
         with timer.part("loss"):
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))

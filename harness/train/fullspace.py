@@ -8,7 +8,8 @@
 
 At any moment the activations of one block of labels and its scores [B, C] exist, besides q and dq [B, D]: neither
 [B, L] nor [L, D]. The random numbers of a block are a function of its position, so the second pass drops what the first
-pass dropped. A transformer's labels are taken in order of length, and a block has at most `micro_batch_tokens` tokens.
+pass dropped. A transformer's labels are taken in order of length, and a block has at most `micro_batch_tokens` tokens;
+its queries keep no graph meanwhile.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.batching import LabelSpace
+from harness.batching import LabelPool, LabelSpace
 from harness.data.ragged import Ragged
 from harness.errors import UserError, unknown_name
 from harness.loss.streamed import Block, DecoupledSoftmax, StreamedLoss, Totals
@@ -73,24 +74,30 @@ class FullSpace(InPieces):
                 f"topk is {self.k}, and soft-topk needs more labels than that, but there are {len(self.labels):,}; "
                 "lower topk or set loss=pick-one-label"
             )
-        self._order = LabelOrder.of(self.labels, self.chunk, self.pieces)
+        self._order = LabelOrder.of(self.labels, self.chunk, self.pieces, self.device)
 
     def work_in_pieces(self, tokens: int) -> None:
         """Smaller pieces of queries, and smaller blocks of labels."""
         super().work_in_pieces(tokens)
         self._scores = torch.empty(0)  # made anew for the smaller blocks
-        self._order = LabelOrder.of(self.labels, self.chunk, self.pieces)
+        self._order = LabelOrder.of(self.labels, self.chunk, self.pieces, self.device)
+
+    def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged:
+        """Tokens of the queries, [B]."""
+        return self.queries.take(rows)
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Leaves the gradients of the loss in every parameter; returns the loss."""
         space = batch.pool
         assert isinstance(space, LabelSpace)
         with timer.part("gather"):
-            texts = self.queries.take(batch.rows)
+            texts = self.texts(batch.rows, space) if batch.texts is None else batch.texts
             query, share, blocks = located(space, self._order, self.device)
             loss = self._streamed(space, query, share)
         with autocast(self.settings, self.device), timer.part("encode"):
-            encoding = encode_batch(self.model.encoder, texts, self.settings, self.device, self.seed, batch.step)
+            encoding = encode_batch(
+                self.model.encoder, texts, self.settings, self.device, self.seed, batch.step, keep=False
+            )
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
             queries = self.model.retrieval(encoding.vectors).float()
         scaled = queries.detach() * self._scale
@@ -174,11 +181,11 @@ class LabelOrder:
     """Block c holds the labels edges[c] <= place < edges[c + 1]."""
 
     @classmethod
-    def of(cls, labels: Ragged, chunk: int, micro_batch_tokens: int | None) -> "LabelOrder":
+    def of(cls, labels: Ragged, chunk: int, micro_batch_tokens: int | None, device: str = "cpu") -> "LabelOrder":
         """Blocks of at most `chunk` labels and, unless None, of at most so many tokens with padding, longest first."""
         if micro_batch_tokens is None:
             return cls(labels, None, np.append(np.arange(0, len(labels), chunk), len(labels)))
-        groups = micro_batches(labels.lengths, micro_batch_tokens)
+        groups = micro_batches(labels.lengths, micro_batch_tokens, device)
         sizes = [len(part) for group in groups for part in np.split(group, range(chunk, len(group), chunk))]
         order = np.concatenate([np.zeros(0, np.int64), *groups])
         place = np.empty_like(order)

@@ -3,15 +3,17 @@
     for epoch: refresh batches; for batch: pool -> backward -> step; then log, validate, save
 
 What is trained, on what and how comes from the stages of a method. The loop owns time: when to log, to validate, to
-save, to stop. It can be left and entered at any step; see `harness.train.checkpoint`.
+save, to stop. It can be left and entered at any step; see `harness.train.checkpoint`. The next batch is made, and the
+last checkpoint written, while a step is computed: `harness.train.prefetch` and `harness.train.saving`.
 """
 
 import math
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from harness.allocator import keep_freed_memory
 from harness.batching import LabelPool, LabelSpace
 from harness.config import CheckpointSettings, ValidationSettings
 from harness.errors import Terminated, UserError, out_of_memory
@@ -29,6 +32,8 @@ from harness.train import Batch, OnValidation, Stage, Validate
 from harness.train.checkpoint import Checkpoints, load_model, save_model
 from harness.train.display import Display
 from harness.train.interrupt import StepBoundary
+from harness.train.prefetch import batches_ahead
+from harness.train.saving import Saver, all_finite
 from harness.train.timing import Timer
 
 _DIVERGED = 100.0
@@ -91,8 +96,9 @@ class Training:
         self.position = Position()
         self._saving, self._validation, self._validate = checkpoint, validation, validate
         self._on_validation = on_validation
-        self._checkpoints = Checkpoints(journal.folder / "checkpoints", checkpoint.keep)
         self._folder = journal.folder / "checkpoints"
+        self._checkpoints = Checkpoints(self._folder, checkpoint.keep)
+        self._saver = Saver(self._checkpoints, checkpoint.background, journal.event)
         self._referenced: deque[Path] = deque(maxlen=checkpoint.keep)
         """The best weights that the kept checkpoints know of."""
         self._clock, self._since_save = Timer(), Timer()
@@ -118,9 +124,10 @@ class Training:
 
     def run(self) -> None:
         """Trains to the end, or to where validation says stop; leaves the chosen weights in the model."""
+        keep_freed_memory()
         self._clock, self._since_save = Timer(), Timer()
         self.model.train()
-        with StepBoundary() as boundary:
+        with StepBoundary() as boundary, self._saver:
             while self.position.stage < len(self.stages):
                 self._run_stage(self.stages[self.position.stage], boundary)
                 self.position.stage, self.position.epoch, self._begun = self.position.stage + 1, 0, False
@@ -176,24 +183,25 @@ class Training:
             with boundary.immediate():
                 yield
         except (KeyboardInterrupt, Terminated):
-            self._save(stage)
+            self._save(stage, stay=True)
             raise
 
     def _run_epoch(self, stage: Stage, boundary: StepBoundary, display: Display, timer: Timer) -> None:
-        position, source = self.position, stage.source
-        for rows in source.batches(position.epoch)[position.batch :]:
-            step = position.epoch * source.steps + position.batch
-            with timer.part("pool"):
-                pool = source.pool(rows, step)
-            losses = self._backward(stage, Batch(rows, pool, step), timer)
-            self._check_finite(losses["loss"])
-            with timer.part("optimiser"):
-                stage.optimiser.step(step)
-            self._count(losses, rows, pool)
-            display.step(losses["loss"])
-            if boundary.pending or self._due():
-                self._save(stage)
-            boundary.check()
+        position = self.position
+        with closing(batches_ahead(stage, position.epoch, position.batch, timer)) as batches:
+            for batch in batches:
+                losses = self._backward(stage, batch, timer)
+                self._check_finite(losses["loss"])
+                with timer.part("optimiser"):
+                    stage.optimiser.step(batch.step)
+                self._count(losses, batch.rows, batch.pool)
+                display.step(losses["loss"])
+                stopping = boundary.pending is not None  # asked once: a signal behind the save waits for the next step
+                if stopping or self._due():
+                    self._save(stage, stay=stopping)
+                self._saver.check()
+                if stopping:
+                    boundary.check()
 
     def _backward(self, stage: Stage, batch: Batch, timer: Timer) -> dict[str, float]:
         """Gradients of a batch; where memory runs out, of the same batch in smaller pieces."""
@@ -213,7 +221,7 @@ class Training:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if before is None or before == 1:
-            kept = self._checkpoints.steps()
+            kept = self._saver.steps()
             saved = f"; the last checkpoint is step {kept[-1]}" if kept else ""
             raise UserError(
                 f"out of memory at step {position.step}, and a batch cannot be encoded in smaller pieces{saved}; lower "
@@ -283,14 +291,16 @@ class Training:
             display.say(f"stopped: {self._validation.metric} was best in epoch {position.best_epoch}")
         position.epoch, position.batch, position.sums = stage.epochs if ended else epoch, 0, {}
         position.epochs += 1
-        if ended or boundary.pending or self._due(epoch_end=True):
-            self._save(stage)
+        stopping = boundary.pending is not None
+        if ended or stopping or self._due(epoch_end=True):
+            self._save(stage, stay=ended or stopping)
 
     def _judge(self, value: float, epoch: int) -> bool:
         """Keeps the weights if the held-out rows like them best so far; says whether the stage should end."""
         position, wanted = self.position, self._validation
         if position.best is None or value > position.best:
             position.best, position.best_epoch = value, epoch
+            self._saver.wait()  # a checkpoint that reaches the disk removes best weights which no checkpoint knows
             save_model(self._best_folder(), self.model.state_dict(), {"epoch": epoch, wanted.metric: value})
             return False
         if wanted.patience is None or epoch - position.best_epoch < wanted.patience:
@@ -309,7 +319,7 @@ class Training:
 
     def _stop(self, what: str) -> NoReturn:
         """Ends a training that diverged."""
-        kept = self._checkpoints.steps()
+        kept = self._saver.steps()
         saved = f"the last good checkpoint is step {kept[-1]}" if kept else "no checkpoint was saved yet"
         raise UserError(
             f"{what} at step {self.position.step} (epoch {self.position.epoch + 1}); {saved}; "
@@ -335,20 +345,25 @@ class Training:
         if figures:
             self.journal.metrics(figures, self.position.step)
 
-    def _save(self, stage: Stage) -> None:
+    def _save(self, stage: Stage, *, stay: bool = False) -> None:
+        """Saves everything as it is now; with `stay` it is on disk on return."""
         self.position.seconds = self._before + self._clock.total
         tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        if not all(all_finite(tensor) for tensor in tensors.values()):
             self._stop("a weight is no longer a finite number")
         tensors |= {f"optimiser.{name}": tensor for name, tensor in stage.optimiser.state().items()}
         arrays = stage.source.state().items()
         tensors |= {f"source.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays}
-        self._checkpoints.save(self.position.step, asdict(self.position), tensors)
-        self._referenced.append(self._best_folder())
+        then = partial(self._forget_best, self._best_folder())
+        self._saver.save(self.position.step, asdict(self.position), tensors, then, stay=stay)
+        self._since_save = Timer()
+
+    def _forget_best(self, but: Path) -> None:
+        """Removes best weights that no kept checkpoint knows of, the newest of which knows `but`."""
+        self._referenced.append(but)
         for folder in self._folder.glob("best-*"):
             if folder not in self._referenced:
                 shutil.rmtree(folder)
-        self._since_save = Timer()
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
         parts: dict[str, dict[str, Any]] = {"model": {}, "optimiser": {}, "source": {}}

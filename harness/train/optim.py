@@ -1,14 +1,8 @@
-"""Optimisers: torch's AdamW for dense parameters, and an AdamW that reads and writes only the touched rows of a table.
+"""The optimiser of a training: torch's AdamW for dense parameters, and one that touches few rows for tables.
 
-With g the gradient of a row that is updated for the t-th time, lr already multiplied by the schedule's factor:
-
-    m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
-    w <- (1 - lr decay) w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-
-t counts the updates of that row, so a row first touched late makes an ordinary first step; a row that is not touched
-keeps weight and moments bit for bit. `Optimiser` drives both kinds and turns their state into named tensors. A table
-all of whose rows move at every step is updated by its objective (`harness.train.blocked`); it is scheduled and saved
-here.
+`Optimiser` drives both kinds, gives them their learning rates and turns their state into named tensors; the second kind
+is `harness.train.rowsparse`. A table all of whose rows move at every step is updated by its objective
+(`harness.train.blocked`); it is scheduled and saved here.
 """
 
 import math
@@ -17,21 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from harness.errors import DataError, unknown_name
 from harness.model.rows import RowTable
+from harness.repro import stream_seed
+from harness.train.dense import DenseAdamW
+from harness.train.rowsparse import RowSparseAdam
 
 if TYPE_CHECKING:
     from harness.train.blocked import BlockedSgd
 
 Shape = Literal["cosine", "linear", "constant"]
 
-_BLOCK_ELEMENTS = 2**20
-"""Rows times D updated at once: 16 MiB of scratch. In smaller blocks rows stay cached until they are written back, but
-threads meet a dozen times per block, which on shared cores costs more than it saves."""
 _FUSED_DEVICES = ("cpu", "cuda")
 _NORM_FLOOR = 1e-6
 """Added to the gradient norm before dividing by it, as `torch.nn.utils.clip_grad_norm_` does."""
@@ -87,76 +79,6 @@ def decayed(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     return [p for p in trainable if id(p) not in norms], [p for p in trainable if id(p) in norms]
 
 
-class RowSparseAdam:
-    """AdamW over the rows of one table [R, D] that were touched since the last step."""
-
-    def __init__(self, table: RowTable, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        """Makes zero moments on the device of the table, which must not move afterwards."""
-        self.table = table
-        self.betas = betas
-        self.eps = eps
-        weight = table.weight
-        self.exp_avg = lazy_zeros(weight)
-        """m, [R, D]."""
-        self.exp_avg_sq = lazy_zeros(weight)
-        """v, [R, D]."""
-        self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-        """t, the number of updates of each row, [R]."""
-        self._scratch = weight.new_empty(4, max(1, _BLOCK_ELEMENTS // max(1, weight.shape[1])), weight.shape[1])
-        self._unit = _widest(weight)
-
-    def step(self, lr: float, weight_decay: float) -> None:
-        """Updates the rows gathered from the table since the last step and forgets that they were."""
-        touched = self.table.collect()
-        if touched is not None:
-            self.update(*touched, lr, weight_decay)
-
-    @torch.no_grad()
-    def update(self, rows: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> None:
-        """Updates the given rows.
-
-        Args:
-            rows: int64 [U], distinct.
-            gradient: Of those rows, [U, D].
-            lr: Learning rate of this step.
-            weight_decay: Decoupled: the rows lose the fraction lr x weight_decay.
-        """
-        counts = self.steps.index_select(0, rows) + 1
-        self.steps.index_copy_(0, rows, counts)
-        bias1, bias2 = (1 - beta ** counts.double()[:, None] for beta in self.betas)
-        # (m / bias1) / (sqrt(v / bias2) + eps) = m / (slope sqrt(v) + floor)
-        slope, floor = (bias1 / bias2.sqrt()).to(gradient.dtype), (bias1 * self.eps).to(gradient.dtype)
-        size = self._scratch.shape[1]
-        for start in range(0, len(rows), size):
-            part = slice(start, start + size)
-            self._update_block(rows[part], gradient[part], slope[part], floor[part], lr, lr * weight_decay)
-
-    def _update_block(
-        self, rows: Tensor, gradient: Tensor, slope: Tensor, floor: Tensor, lr: float, decay: float
-    ) -> None:
-        """One block of rows, in scratch memory: fresh memory costs more than the arithmetic.
-
-        Args:
-            rows: int64 [u], distinct.
-            gradient: [u, D].
-            slope: Factor of sqrt(v), [u, 1].
-            floor: Added to that, [u, 1].
-            lr: Learning rate.
-            decay: The fraction of the weights that is lost.
-        """
-        beta1, beta2 = self.betas
-        weight, mean, square, denominator = self._scratch[:, : len(rows)]
-        stored = ((self.table.weight, weight), (self.exp_avg, mean), (self.exp_avg_sq, square))
-        for whole, copy in stored:
-            torch.index_select(whole, 0, rows, out=copy)
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        torch.sqrt(square, out=denominator).mul_(slope).add_(floor)
-        weight.mul_(1 - decay).addcdiv_(mean, denominator, value=-lr)
-        for whole, copy in stored:
-            whole.view(self._unit).index_copy_(0, rows, copy.view(self._unit))
-
-
 class Optimiser:
     """Steps all groups together: dense parameters with torch's AdamW, tables with `RowSparseAdam`."""
 
@@ -169,6 +91,7 @@ class Optimiser:
         eps: float = 1e-8,
         clip: float | None = None,
         blocked: "Sequence[BlockedSgd]" = (),
+        seed: int = 0,
     ) -> None:
         """Takes parameters and tables where they are: move a model to its device first.
 
@@ -181,6 +104,7 @@ class Optimiser:
             clip: Largest norm of all gradients together, rows of tables included; None for no limit.
             blocked: Tables that their objective updates; here they have learning rates and a state, and are not
                 clipped, because their gradient is never there as a whole.
+            seed: Of the rounding of bfloat16 tables.
         """
         groups = (*groups, *(table.group for table in blocked))
         _require_distinct(groups, blocked)
@@ -191,6 +115,7 @@ class Optimiser:
         self.schedule = schedule
         self.total_steps = total_steps
         self.clip = clip
+        self.seed = seed
         self._trainable = {group.name: [p for p in group.parameters if p.requires_grad] for group in groups}
         self._dense = _dense(self.groups, self._trainable, betas, eps)
         self._sparse = {group.name: [RowSparseAdam(table, betas, eps) for table in group.tables] for group in groups}
@@ -219,17 +144,18 @@ class Optimiser:
             for settings in self._dense.param_groups:
                 settings["lr"] = rates[settings["name"]]
             self._dense.step()
-        for adam, rows, gradient, rate, weight_decay in touched:
-            adam.update(rows, gradient, rate, weight_decay)
+        for place, (adam, rows, gradient, rate, weight_decay) in enumerate(touched):
+            rounding = stream_seed(self.seed, "rounding", index, place) if adam.rounds else 0
+            adam.update(rows, gradient, rate, weight_decay, rounding)
         self.zero_grad()
 
     def zero_grad(self) -> None:
         """Forgets all gradients and which rows were touched."""
         if self._dense is not None:
-            self._dense.zero_grad(set_to_none=True)
+            self._dense.zero_grad()
         for group in self.groups:
             for table in group.tables:
-                table.collect()
+                table.forget()
 
     def state(self) -> dict[str, Tensor]:
         """Moments and step counts by name: encoder.0.exp_avg, tables.classifier.0.steps, tables.classifier.momentum.
@@ -265,34 +191,13 @@ class Optimiser:
                 yield f"tables.{table.group.name}.momentum", table.momentum
 
 
-def lazy_zeros(like: Tensor) -> Tensor:
-    """Zeros of the shape, type and device of a tensor [R, D]; on the CPU memory is taken when a row is first written.
-
-    `torch.zeros` writes every page. numpy's zeros are the system's untouched pages, large ones where it offers them,
-    and on those scattered rows are read faster too.
-    """
-    if like.device.type != "cpu":
-        return torch.zeros_like(like)
-    return torch.from_numpy(np.zeros(like.shape, dtype=like.detach()[:0].numpy().dtype))
-
-
-def _widest(weight: Tensor) -> torch.dtype:
-    """The largest type as which rows of `weight` [R, D] can be moved.
-
-    On the CPU torch scatters rows element by element; in elements of 16 bytes that takes a quarter less time.
-    """
-    elements = 16 // weight.element_size()
-    divisible = weight.shape[1] % elements == 0 and weight.storage_offset() % elements == 0
-    return torch.complex128 if weight.device.type == "cpu" and weight.is_contiguous() and divisible else weight.dtype
-
-
 def _dense(
     groups: Sequence[Group],
     trainable: Mapping[str, Sequence[nn.Parameter]],
     betas: tuple[float, float],
     eps: float,
-) -> torch.optim.AdamW | None:
-    """Torch's AdamW over the dense parameters, its state made at once so that it has one form; None without any."""
+) -> DenseAdamW | None:
+    """AdamW over the dense parameters; None without any."""
     parameters = [parameter for group in trainable.values() for parameter in group]
     if not parameters:
         return None
@@ -301,14 +206,7 @@ def _dense(
         {"name": group.name, "params": trainable[group.name], "lr": group.lr, "weight_decay": group.weight_decay}
         for group in groups
     ]
-    adam = torch.optim.AdamW(settings, betas=betas, eps=eps, fused=fused)
-    for parameter in parameters:
-        adam.state[parameter] = {
-            "step": torch.zeros((), device=parameter.device if fused else "cpu"),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-    return adam
+    return DenseAdamW(settings, betas=betas, eps=eps, fused=fused)
 
 
 def _clip(gradients: Sequence[Tensor], limit: float) -> None:

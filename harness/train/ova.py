@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from harness.batching import LabelSpace
+from harness.batching import LabelPool, LabelSpace
 from harness.data.ragged import Ragged
 from harness.errors import UserError
 from harness.model.heads import Classifier, TwoHeads
@@ -62,13 +63,17 @@ class OneVsAll(InPieces):
     _halfway: bool = field(init=False, default=False)
     """Whether some labels of the classifier have moved and others have not."""
 
+    def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged:
+        """Tokens of the queries, [B]."""
+        return self.queries.take(rows)
+
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Updates the classifier, leaves the gradients of the summed loss in the encoder; returns the loss a query."""
         space, head = batch.pool, self.model.classifier
         assert isinstance(space, LabelSpace)
         assert isinstance(head, Classifier)
         with timer.part("gather"):
-            texts = self.queries.take(batch.rows)
+            texts = self.texts(batch.rows, space) if batch.texts is None else batch.texts
             pairs = KnownPairs.of(space, self._loss_rows(space.rows), self.device)
         with autocast(self.settings, self.device), timer.part("encode"):
             encoding = encode_batch(self.model.encoder, texts, self.settings, self.device, self.seed, batch.step)
@@ -77,7 +82,7 @@ class OneVsAll(InPieces):
         with timer.part("loss"):
             rate = self.optimiser.learning_rates(batch.step)[self.classifier.group.name]
             if self._updated is None or self._updated[0] != batch.step:
-                self._updated = (batch.step, *self._all_labels(vectors.detach(), space, pairs, rate))
+                self._updated = (batch.step, *self._all_labels(vectors.detach(), space, pairs, rate, batch.step))
             _, loss, gradient = self._updated
         with timer.part("backward"):
             torch.autograd.backward(vectors, gradient)
@@ -87,7 +92,9 @@ class OneVsAll(InPieces):
         return {"loss": float(loss) / max(1, self._loss_rows(space.rows))}
 
     @torch.no_grad()
-    def _all_labels(self, x: Tensor, space: LabelSpace, pairs: "KnownPairs", rate: float) -> tuple[Tensor, Tensor]:
+    def _all_labels(
+        self, x: Tensor, space: LabelSpace, pairs: "KnownPairs", rate: float, step: int
+    ) -> tuple[Tensor, Tensor]:
         """Goes through all labels; returns the loss of the measured queries and dx [B, D].
 
         Args:
@@ -95,14 +102,15 @@ class OneVsAll(InPieces):
             space: All labels.
             pairs: Its known pairs.
             rate: Learning rate of the classifier.
+            step: Position of the step.
         """
         loss, gradient, measured = x.new_zeros(()), torch.zeros_like(x), self._loss_rows(len(x))
         self._halfway = True
-        table, factor = self.classifier.table.weight, x.to(product_type(self.settings, self.device))
+        factor = x.to(product_type(self.settings, self.device))
         for start in range(0, space.size, self.label_block):
             stop = min(start + self.label_block, space.size)
             # The transpose: a block is contiguous whatever B is, and its pairs are in the order of memory.
-            weight, scores = table[start:stop].to(factor.dtype), self._scratch(stop - start, x)
+            weight, scores = self.classifier.rows(start, stop, factor), self._scratch(stop - start, x)
             _multiply(weight, factor.T, scores)
             known, ignored = pairs.in_block(space, start, stop)
             flat = scores.view(-1)
@@ -112,7 +120,7 @@ class OneVsAll(InPieces):
             flat.index_add_(0, known.place, known.target, alpha=-1)
             part = scores.to(factor.dtype)
             add_product(gradient, part.T, weight)  # before the weights change
-            self.classifier.update(start, stop, part, factor, rate)
+            self.classifier.update(start, stop, part, factor, rate, step)
         self._halfway = False
         return loss, gradient
 

@@ -12,12 +12,14 @@ no part.
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from harness import loss as losses
-from harness.batching import LabelPool
+from harness.batching import LabelPool, LabelSpace
 from harness.config import Settings
 from harness.data.ragged import Ragged
 from harness.model.heads import TwoHeads
@@ -90,20 +92,24 @@ class PickSomeLabels(InPieces):
     options: dict[str, Any] = field(default_factory=dict)
     """Of the dual encoder's loss."""
 
+    def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged:
+        """Tokens of the queries [B], then those of the labels that every head scores."""
+        assert isinstance(pool, LabelPool)
+        return self.queries.take(rows).joined(self.labels.take(pool.labels[: pool.shared]))
+
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
         """Leaves the gradients of L in every parameter; returns L and its parts."""
         pool = batch.pool
         assert isinstance(pool, LabelPool)
         with timer.part("gather"):
-            texts = self.queries.take(batch.rows).joined(self.labels.take(pool.labels[: pool.shared]))
+            texts = self.texts(batch.rows, pool) if batch.texts is None else batch.texts
             masks = masks_of(pool, self.device, self.drawn_only)
             rows = self._classifier_rows(pool)
         with autocast(self.settings, self.device), timer.part("encode"):
             encoding = encode_batch(self.model.encoder, texts, self.settings, self.device, self.seed, batch.step)
         with autocast(self.settings, self.device), timer.part("loss"):
             torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
-            encoded = encoding.vectors
-            parts = self._parts(encoded[: len(batch.rows)], encoded[len(batch.rows) :], rows, masks)
+            parts = self._parts(encoding.vectors, rows, masks)
         with timer.part("backward"):
             torch.autograd.backward(parts["loss"])
         with autocast(self.settings, self.device), timer.part("encode"):
@@ -114,12 +120,14 @@ class PickSomeLabels(InPieces):
         """The pool's rows of Psi, [P, D]."""
         if self.model.classifier is None:
             return None
-        return self.model.classifier.table.gather(torch.from_numpy(pool.labels).to(self.device))
+        return self.model.classifier.table.gather(torch.from_numpy(pool.labels), self.device)
 
-    def _parts(self, queries: Tensor, labels: Tensor, rows: Tensor | None, masks: "Masks") -> dict[str, Tensor]:
-        """L and its parts from encoded queries [B, E], encoded shared labels [shared, E] and rows of Psi [P, D]."""
-        retrieval, classifier = self.model.retrieval, self.model.classifier
-        scores = logits(retrieval(queries), retrieval(labels), self.losses.temperature)
+    def _parts(self, encoded: Tensor, rows: Tensor | None, masks: "Masks") -> dict[str, Tensor]:
+        """L and its parts from encoded queries and shared labels [B + shared, E], and from rows of Psi [P, D]."""
+        retrieval, classifier, count = self.model.retrieval, self.model.classifier, len(masks.positive)
+        # one split, whose gradient is one copy; that of every slice would be a tensor of the whole
+        dual_queries, dual_labels = retrieval(encoded).split((count, len(encoded) - count))
+        scores = logits(dual_queries, dual_labels, self.losses.temperature)
         shared = masks.of_first(scores.shape[1])
         dual = losses.two_way(
             losses.get(self.losses.loss),
@@ -133,7 +141,7 @@ class PickSomeLabels(InPieces):
         if classifier is None or rows is None or self.classifier_losses is None:
             return {"loss": dual}
         settings = self.classifier_losses
-        scores = logits(classifier(queries), classifier.rows(rows), settings.temperature_classifier)
+        scores = logits(classifier(encoded[:count]), classifier.rows(rows), settings.temperature_classifier)
         contrast = losses.two_way(
             losses.get(settings.loss_classifier),
             scores,

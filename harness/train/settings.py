@@ -49,3 +49,12 @@ class OptimSettings(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 16_384
     gradient_cache: bool = True
+
+
+class TableSettings(Settings):
+    """Where the classifier table and its moments are, and in what they are stored; see `harness.model.rows`."""
+
+    table_device: Literal["auto", "host", "device"] = "auto"
+    """host: in CPU memory while the model computes on a GPU; a step copies the rows it needs. auto is device."""
+    table_precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 takes half the memory; it is computed in float32 and rounded stochastically."""

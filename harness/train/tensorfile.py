@@ -3,13 +3,17 @@
 The library's writer holds a CPU copy of everything at once and refuses tensors that share memory. This one goes through
 the tensors a piece at a time, so that a classifier table on a GPU costs the host one piece, and a tied or transposed
 tensor is written like any other. The format: 8 bytes with the length of the header (little-endian), the header (JSON:
-name -> dtype, shape, first and last byte), then the bytes of the tensors without gaps.
+name -> dtype, shape, first and last byte), then the bytes of the tensors without gaps. Bytes are hashed on their way to
+the file, in a second thread, so that nobody has to read them again.
 """
 
+import hashlib
 import json
 import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -28,17 +32,28 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_ELEMENTS_PER_PIECE = 1 << 24
+_ELEMENTS_PER_PIECE = 1 << 22
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Writes tensors of any shape and device; those that share memory are written once for every name."""
+def write_tensors(path: Path, tensors: dict[str, Tensor], go_on: Callable[[], None] = lambda: None) -> str:
+    """Writes tensors of any shape and device; those that share memory are written once for every name.
+
+    Args:
+        path: The file.
+        tensors: By name.
+        go_on: Called before every piece; what it raises ends the writing.
+
+    Returns:
+        The sha256 of the file, in hex.
+    """
     # wide elements first: then every tensor starts at a multiple of its element size, as readers that map the file want
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    with path.open("wb") as stream:
+    with path.open("wb") as file, ThreadPoolExecutor(1, "sha256") as side:
+        stream = _Hashed(file, side, go_on)
         stream.write(_header(names, tensors))
         for name in names:
             _write_elements(stream, tensors[name].detach())
+    return stream.digest.hexdigest()
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -65,7 +80,23 @@ def _header(names: list[str], tensors: dict[str, Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _write_elements(stream: BinaryIO, tensor: Tensor) -> None:
+class _Hashed:
+    """A file whose bytes are hashed while they are written."""
+
+    def __init__(self, file: BinaryIO, side: ThreadPoolExecutor, go_on: Callable[[], None]) -> None:
+        self._file, self._side, self._go_on = file, side, go_on
+        self.digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Writes and hashes bytes, both at once."""
+        self._go_on()
+        hashed = self._side.submit(self.digest.update, data)
+        written = self._file.write(data)
+        hashed.result()
+        return written
+
+
+def _write_elements(stream: _Hashed, tensor: Tensor) -> None:
     elements = tensor.contiguous().view(-1)
     for start in range(0, len(elements), _ELEMENTS_PER_PIECE):
         piece = elements[start : start + _ELEMENTS_PER_PIECE]

@@ -1,0 +1,54 @@
+"""The next batch is made in a thread while this one is computed.
+
+What a batch holds is a function of its rows and its position, never of a weight, so it is the same whoever makes it and
+when. Only the next one is made ahead, and the iterator ends with its epoch: no pool from before mining is used after.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.train import Batch, Stage
+from harness.train.timing import Timer
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def batches_ahead(stage: Stage, epoch: int, done: int, timer: Timer) -> Generator[Batch]:
+    """The batches of an epoch behind those that are done; the wait for one is charged to `pool`.
+
+    Close it (`contextlib.closing`) to leave early: then no thread is left.
+    """
+    source, objective = stage.source, stage.objective
+
+    def make(task: tuple[int, NDArray[np.int64]]) -> Batch:
+        step, rows = task
+        pool = source.pool(rows, step)
+        return Batch(rows, pool, step, objective.texts(rows, pool))
+
+    tasks = list(enumerate(source.batches(epoch)[done:], epoch * source.steps + done))
+    with closing(made_ahead(make, tasks)) as batches:
+        for _ in tasks:
+            with timer.part("pool"):
+                batch = next(batches)
+            yield batch
+
+
+def made_ahead(make: Callable[[Item], Made], items: Sequence[Item]) -> Generator[Made]:
+    """Yields make(item) for every item, in order; the call for the next one runs beside the consumer's work.
+
+    What a call raises is raised where its result is asked for.
+    """
+    with ThreadPoolExecutor(1, "batches") as maker:
+        ahead = [maker.submit(make, item) for item in items[:1]]
+        for item in items[1:]:
+            made = ahead.pop().result()
+            ahead.append(maker.submit(make, item))
+            yield made
+        for last in ahead:
+            yield last.result()

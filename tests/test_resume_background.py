@@ -1,0 +1,110 @@
+"""A run that is killed, stopped or out of disk while a checkpoint is written beside it loses no earlier one."""
+
+import errno
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.record import RunRecord, read_record
+from harness.run import run
+from tests.interrupted_runs import assert_same, finished, kill_at_step, taken_up
+from tests.training_runs import config, in_child, only_run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, bytes]:
+    """The uninterrupted run, and the bytes of its model; its checkpoints are not copied."""
+    return finished(tmp_path_factory.mktemp("whole"), checkpoint={"background": "never"})
+
+
+def kill_beside_training(name: str, call: int) -> None:
+    """A training that is killed inside a function that writes checkpoints, one step after that call was begun."""
+    from harness.train import checkpoint
+    from harness.train.loop import Training
+
+    original, count, calls, steps = getattr(checkpoint, name), Training._count, [], []
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            assert threading.current_thread() is not threading.main_thread()
+            begun = len(steps)
+            while len(steps) == begun:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **options)
+
+    def counted(self: Training, *arguments: Any) -> None:
+        count(self, *arguments)
+        steps.append(1)
+
+    setattr(checkpoint, name, dying)
+    Training._count = counted  # type: ignore[method-assign]
+    run(config(checkpoint={"min_seconds": 1000.0, "every_steps": 3, "background": "always"}), track="none")
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "left"), [("write_tensors", 3, [3, 6]), ("write_manifest", 3, [3, 6]), ("_remove", 1, [3, 6, 9])]
+)
+def test_killed_while_a_checkpoint_is_written_beside_the_training(
+    name: str, call: int, left: list[int], workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    """fault 2: before a byte of the third one is there, before it has its name, and before the first one goes"""
+    assert in_child(lambda: kill_beside_training(name, call), tmp_path / "said") == -signal.SIGKILL
+    kept = sorted(int(path.name.removeprefix("step-")) for path in only_run(workspace).glob("checkpoints/step-*"))
+    assert kept == left
+    assert_same(taken_up(workspace), whole)
+
+
+def test_a_signal_while_a_checkpoint_is_written_waits_for_it_and_for_its_own(
+    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+) -> None:
+    """fault 5"""
+    from harness.train import checkpoint
+
+    def signalled() -> None:
+        write = checkpoint.write_tensors
+
+        def slow(*arguments: Any) -> str:
+            time.sleep(0.3)
+            return write(*arguments)
+
+        checkpoint.write_tensors = slow
+        saving = {"min_seconds": 1000.0, "every_steps": 3, "background": "always"}
+        kill_at_step(4, signal.SIGTERM, checkpoint=saving)
+
+    assert in_child(signalled, tmp_path / "said") == 1
+    names = sorted(path.name for path in (only_run(workspace) / "checkpoints").iterdir())
+    assert names == ["step-00000003", "step-00000004"]
+    assert_same(taken_up(workspace), whole)
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_leaves_the_checkpoint_before(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[RunRecord, bytes]
+) -> None:
+    """faults 31 and 33"""
+    from harness.train import checkpoint
+
+    write, calls = checkpoint.write_tensors, []
+
+    def full(*arguments: Any) -> str:
+        calls.append(threading.current_thread().name)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*arguments)
+
+    wanted = config(checkpoint={"every_steps": 3, "background": "always"})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            run(wanted, track="none")
+    folder = only_run(workspace)
+    assert all(name.startswith("checkpoint") for name in calls)
+    assert read_record(folder).status == "failed"
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000003"]
+    assert_same(taken_up(workspace), whole)
