@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help run test bench setup clean
+.PHONY: help run test perf bench setup clean
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -13,8 +13,10 @@ run: $(VENV)/.ready  ## set up, then one complete run on real data that needs no
 test: $(VENV)/.ready-dev  ## set up, then everything that is checked before a change lands: lint, types, tests
 	$(VENV)/bin/tox run --current-env
 
-bench: $(VENV)/.ready-dev  ## set up, then the speed table (harness perf): our code against references, as ratios in one run
+perf: $(VENV)/.ready-dev  ## set up, then the speed table: our code against references, as ratios in one run
 	$(VENV)/bin/python -m harness perf
+
+bench: perf  ## the same
 
 setup: $(VENV)/.ready  ## create .venv with pinned versions
 

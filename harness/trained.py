@@ -237,7 +237,7 @@ def _weights(trained: TrainedRun) -> "dict[str, Tensor]":
     model = trained.parts.model
     if model is not None:  # a table in bfloat16 becomes what every reader knows
         return {
-            name: tensor.float() if tensor.is_floating_point() else tensor
+            name: tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
             for name, tensor in model.state_dict().items()
         }
     return {f"encoder.{name}": tensor for name, tensor in trained.encoder.state_dict().items()}

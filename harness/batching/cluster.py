@@ -72,7 +72,7 @@ def balanced_clusters(
     where, depth = values.device if device is None else torch.device(device), clusters.bit_length() - 1
     bar = nullcontext(lambda _: None) if progress is None else show_progress(progress, depth, "levels")
     with full_precision(), plain_arithmetic(where), _workers(where) as side_by_side, bar as advance:
-        tree = _Tree.of(_unit_vectors(values, where), spare=depth > 0)
+        tree = _Tree.of(_unit_vectors(values, where), spare=depth > 1)
         for level in range(depth):
             tree.split(level, seed, stop, side_by_side, last=level + 1 == depth)
             advance(1)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.errors import UserError
 from harness.files import write_json
 from harness.perf import Row, Sample, bound
 from harness.record import RunRecord, find_records
@@ -35,6 +36,8 @@ def rows() -> Iterator[Row]:
 def many_records(count: int) -> Iterator[RunRecord]:
     """As many records as wanted, made from the committed ones: further seeds of the same runs."""
     known = find_records([COMMITTED])
+    if not known:
+        raise UserError(f"no records to make a report of in {COMMITTED.name}/; measure from a whole checkout")
     for number in range(count):
         record, again = known[number % len(known)], number // len(known)
         config = record.config | {"seed": record.config["seed"] + 100 * again}

@@ -192,7 +192,8 @@ def _power_law(curve: Curve) -> tuple[str, list[float]]:
 def _straight(curve: Curve) -> tuple[str, list[float]]:
     """A straight line, y = a + b L, through all points."""
     slope, start = (float(value) for value in np.polyfit(curve.labels, curve.ours[:, 0], 1))
-    return f"{quantity(max(start, 0.0), 'B')} + {number(slope)} B x L", [start + slope * labels for labels in LARGER]
+    start = max(start, 0.0)
+    return f"{quantity(start, 'B')} + {number(slope)} B x L", [start + slope * labels for labels in LARGER]
 
 
 _FITS = (("step", _power_law), ("memory", _straight))
