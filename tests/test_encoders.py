@@ -319,7 +319,9 @@ def test_attention_with_dropout_is_its_definition(masked, monkeypatch):
     query, key, value = (torch.randn(2, 3, 5, 4, generator=draw, dtype=torch.float64) for _ in range(3))
     inputs = [part.requires_grad_() for part in (query, key, value)]
     keep = torch.rand(2, 3, 5, 5, generator=draw) > 0.3
-    monkeypatch.setattr("harness.model.attention.dropped", lambda values, p: values * keep / (1 - p))
+    drawn = iter(keep.to(torch.uint8))  # text by text, which is how blocks of one text ask for them
+    monkeypatch.setattr("harness.model.attention._BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr("harness.model.attention.drawn_mask", lambda shape, p, bits: next(drawn).view(shape))
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     mask[1, :, :, 3:] = False
     layer = nn.Identity()

@@ -41,8 +41,9 @@ def with_torch_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dropped, so that no loss depends on how masks are drawn, nor on which texts go together."""
-    monkeypatch.setattr("harness.model.dropout.keep_mask", lambda shape, p: torch.ones(shape, dtype=torch.uint8))
-    monkeypatch.setattr("harness.model.dropout.kept_scale", lambda p: 1.0)
+    for place, name in (("dropout", "keep_mask"), ("attention", "drawn_mask")):
+        monkeypatch.setattr(f"harness.model.{place}.{name}", lambda shape, *_: torch.ones(shape, dtype=torch.uint8))
+        monkeypatch.setattr(f"harness.model.{place}.kept_scale", lambda p: 1.0)
 
 
 def in_child(work: Callable[[], object], said: Path) -> int:

@@ -62,8 +62,10 @@ app.add_typer(tracking.runs, name="runs")
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a user's mistake becomes one clear message and exit code 2."""
-    # read once, when torch is imported: threads that wait for each other sleep instead of spinning, without which two
-    # processes on one machine slow each other down by a factor
+    # read once, when torch is imported: threads that wait for each other spin for some microseconds, then sleep. With
+    # GNU's default, spinning on, two processes on one machine slow each other down by a factor; sleeping at once, a
+    # step of a single one takes a fifth longer. The second setting is for libraries that do not know the first
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)

@@ -45,9 +45,13 @@ def kept_scale(p: float) -> float:
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
     """A uint8 tensor on the CPU, 1 where an element survives and 0 elsewhere; torch's stream gives the seed."""
-    seed = int(torch.randint(torch.iinfo(torch.int64).max, ()))
+    return drawn_mask(shape, p, np.random.SFC64(int(torch.randint(torch.iinfo(torch.int64).max, ()))))
+
+
+def drawn_mask(shape: torch.Size, p: float, bits: np.random.SFC64) -> Tensor:
+    """The same from given random bits."""
     count = shape.numel()
-    words = np.asarray(np.random.SFC64(seed).random_raw(-(-count // 4)))
+    words = np.asarray(bits.random_raw(-(-count // 4)))
     keep = words.view(np.int16)[:count] >= round(p * _LEVELS) - _LEVELS // 2
     return torch.from_numpy(keep.view(np.uint8)).view(shape)
 
