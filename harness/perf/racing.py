@@ -20,7 +20,7 @@ from harness.files import home
 from harness.perf import Row, Sample, compare
 from harness.progress import progress
 
-BEFORE = "63cdf62c"
+BEFORE = "63cdf62b"
 """The last commit before training was made fast."""
 DATASET, WANTED, AT_LEAST = "lf-debiantitles", 54.0, 3.0
 _TURNS = 2
