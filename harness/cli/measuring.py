@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 Examples:
 
-harness perf                                  (every suite; an hour or so)
+harness perf                                  (every suite; more than an hour)
 
 harness perf --list                           (what the suites measure)
 

@@ -3,7 +3,7 @@
     y = x m / (1 - q),      m = 1 with probability 1 - q, else 0,      q = p rounded to 1/65,536
 
 On a CPU torch draws one number after the other on one core, some ten nanoseconds each, so that three dropouts of a
-training step took as long as its matrix products. Here 64 random bits decide about four elements; the stream is a
+training step took half as long as its matrix products. Here 64 random bits decide about four elements; the stream is a
 function of torch's seed, as torch's own dropout is. Elsewhere torch's own is used.
 """
 

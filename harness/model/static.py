@@ -135,7 +135,7 @@ def _sparse_product(dense: Tensor, columns: Tensor, bounds: Tensor, values: Tens
 
 def _transposed(columns: Tensor, bounds: Tensor, values: Tensor, *, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """The transpose [width, B] of a sparse matrix [B, width] as (columns [T], bounds [width + 1], values [T])."""
-    if columns.device.type == "cpu":  # a counting sort, in a tenth of the time of sorting
+    if columns.device.type == "cpu":  # a counting sort, in a fifth of the time of sorting
         shape = (len(bounds) - 1, width)
         flipped = csr_array((values.numpy(), columns.numpy(), bounds.numpy()), shape=shape).tocsc()
         indices, pointers = (torch.from_numpy(array.astype(np.int64)) for array in (flipped.indices, flipped.indptr))
