@@ -1,9 +1,9 @@
 """The harness against an earlier version of itself: trainings to an accuracy, in processes that take turns.
 
 The earlier version is taken from the history of this checkout. What is compared is the time of training, mining
-included; every training must reach the accuracy that is asked for, or its time means nothing. What was known then is the
-default training; now a shorter one is known to get there. How much of the difference is the code and how much are the
-epochs is shown beside it: both versions also make the default and the shorter training with the same settings.
+included; every training must reach the accuracy that is asked for, or its time means nothing. What was known then is
+the default training; now a shorter one is known to get there. How much of the difference is the code and how much are
+the epochs is shown beside it, by the default training of both.
 """
 
 import io
@@ -36,20 +36,20 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="harness-perf-") as folder:
         earlier = Path(folder) / "earlier"
         unpack(BEFORE, earlier)
-        runs: dict[tuple[Path, int | None], list[dict[str, Any]]] = {}
-        with progress("trainings, now and before", 4 * _TURNS, "trainings") as advance:
+        short: list[dict[str, Any]] = []
+        now: list[dict[str, Any]] = []
+        before: list[dict[str, Any]] = []
+        sides = ((short, _ROOT, SHORT), (before, earlier, None), (now, _ROOT, None))
+        with progress("trainings, now and before", 3 * _TURNS, "trainings") as advance:
             for turn in range(_TURNS):
-                for place, epochs in enumerate((SHORT, None)):
-                    for code in (_ROOT, earlier):
-                        out = Path(folder) / f"{code.name}-{turn}-{place}"
-                        runs.setdefault((code, epochs), []).append(trained(code, out, epochs))
-                        advance(1)
-    what, command = f"training of unidec on {DATASET} to P@1 of {WANTED:g}", f"commit {BEFORE} of this repository"
-    short, default = (f"{epochs} epochs" for epochs in (SHORT, runs[_ROOT, None][0]["training"]["epochs"]))
-    yield raced(what, f"{short}, seed 0", f"{command}, {default}", runs[_ROOT, SHORT], runs[earlier, None], AT_LEAST)
-    for epochs, size in ((SHORT, short), (None, default)):
-        same = f"{what}, the same settings"
-        yield raced(same, f"{size}, seed 0", f"{command}, {size}", runs[_ROOT, epochs], runs[earlier, epochs])
+                for place, (records, code, epochs) in enumerate(sides):
+                    records.append(trained(code, Path(folder) / f"{turn}-{place}", epochs))
+                    advance(1)
+    what, version = f"training of unidec on {DATASET}", f"commit {BEFORE} of this repository"
+    default = f"{now[0]['training']['epochs']} epochs"
+    reference = f"{version}, its default of {default}"
+    yield raced(f"{what} to P@1 of {WANTED:g}", f"{SHORT} epochs, seed 0", reference, short, before, AT_LEAST)
+    yield raced(f"{what}, the same settings", f"{default}, seed 0", f"{version}, {default}", now, before)
 
 
 def raced(
