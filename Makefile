@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help run test perf bench setup clean
+.PHONY: help run test perf bench faults soak fuzz setup clean
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -17,6 +17,15 @@ perf: $(VENV)/.ready-dev  ## set up, then the speed table: our code against refe
 	$(VENV)/bin/python -m harness perf
 
 bench: perf  ## the same
+
+faults: $(VENV)/.ready-dev  ## set up, then every case of the fault list: what was done, what happened, verdict
+	$(VENV)/bin/python -m tests.trust.faults --write
+
+soak: $(VENV)/.ready-dev  ## set up, then 200 trainings killed at random moments and taken up again
+	$(VENV)/bin/python -m tests.trust.soak --write
+
+fuzz: $(VENV)/.ready-dev  ## set up, then ten minutes of hostile input to every parser and loader
+	$(VENV)/bin/python -m tests.trust.fuzz --write
 
 setup: $(VENV)/.ready  ## create .venv with pinned versions
 

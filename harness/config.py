@@ -159,7 +159,7 @@ class RunConfig(Settings):
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", device):
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?|mps", device):
             raise ValueError("must be auto, cpu, cuda, cuda:1 (or another number) or mps")
         return device
 

@@ -6,13 +6,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
+from harness.audit import known_holes, read_advisories
 from harness.errors import UserError
 from harness.files import home
+from harness.record import runs_folder
 from harness.repro import version_of
+from harness.runlock import held_by_another, lock_state
 from harness.tracking import tracking_uri
+from harness.tracking.events import LOG, has_ended
 from harness.tracking.places import check_uri
+
+_OLDEST_TORCH = (2, 13)
+_LITTLE_GIB = 2.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,9 @@ def examine() -> list[Finding]:
         _workspace,
         _disk,
         _store,
+        _known_holes,
+        _dead_runs,
+        _locks,
     )
     findings = []
     for check in checks:
@@ -56,9 +67,21 @@ def _torch() -> Finding:
     found = version_of("torch")
     if found is None:
         return Finding("torch", "broken", "not installed", "make setup, or pip install -c constraints.txt -e '.[cpu]'")
-    if tuple(int(part) for part in found.split("+")[0].split(".")[:2]) < (2, 10):
-        return Finding("torch", "broken", f"{found} has known security holes", "pip install 'torch>=2.13'")
+    if tuple(int(part) for part in found.split("+")[0].split(".")[:2]) < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        return Finding("torch", "broken", f"{found}, but this harness needs {oldest}", f"pip install 'torch>={oldest}'")
     return Finding("torch", "ok", found)
+
+
+def _known_holes() -> Finding:
+    advisories = read_advisories()
+    holes = known_holes(advisories)
+    if holes:
+        more = f", and {len(holes) - 1} more: python -m harness.audit" if len(holes) > 1 else ""
+        first = holes[0]
+        detail = f"{first.where}: {first.package} {first.version} has {first.advisory.id} ({first.advisory.what}){more}"
+        return Finding("known holes", "broken", detail, first.fix)
+    return Finding("known holes", "ok", f"none of {len(advisories)} that are listed")
 
 
 def _device() -> Finding:
@@ -68,9 +91,10 @@ def _device() -> Finding:
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30
         return Finding("device", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
     if torch.version.cuda is None:
-        return Finding(
-            "device", "note", "CPU build of torch", "for a GPU: install a CUDA build of torch and the [gpu] extra"
-        )
+        fix = "for a GPU: install a CUDA build of torch and the [gpu] extra"
+        if shutil.which("nvidia-smi"):
+            return Finding("device", "broken", "there is an NVIDIA driver, but torch is a CPU build", fix)
+        return Finding("device", "note", "CPU build of torch", fix)
     fix = "check nvidia-smi, the driver version and CUDA_VISIBLE_DEVICES"
     return Finding("device", "note", f"CUDA {torch.version.cuda} build of torch, but no GPU answers", fix)
 
@@ -124,7 +148,7 @@ def _workspace() -> Finding:
 
 def _disk() -> Finding:
     free = shutil.disk_usage(home()).free / 2**30
-    if free < 2:
+    if free < _LITTLE_GIB:
         return Finding(
             "disk", "broken", f"{free:.1f} GiB free", "free some space, or set HARNESS_HOME to a larger disk"
         )
@@ -148,7 +172,6 @@ def _store() -> Finding:
 
 def _sqlite_store(path: str) -> Finding:
     import sqlite3
-    from pathlib import Path
 
     if not Path(path).exists():
         return Finding("mlflow store", "ok", "will be created by the first run")
@@ -160,3 +183,38 @@ def _sqlite_store(path: str) -> Finding:
         return Finding("mlflow store", "broken", str(error), f"move {path} away; run folders keep every result")
     remedy = "`python -m harness runs reap` closes those whose process is gone" if stuck else ""
     return Finding("mlflow store", "ok", f"{runs} runs, {stuck} marked as running", remedy)
+
+
+def _dead_runs() -> Finding:
+    """Runs that neither ended nor are being worked on: killed, or a machine that went down."""
+    folder = runs_folder()
+    logs = [path for path in sorted(folder.glob(f"*/{LOG}")) if not path.parent.name.startswith(".")]
+    dead = [path.parent.name for path in logs if not _ended(path) and held_by_another(path.parent) is None]
+    if not dead:
+        return Finding("dead runs", "ok", f"none among {len(logs)} runs")
+    first = f"python -m harness run --resume {dead[0]}"
+    many = f" and {len(dead) - 1} more (`python -m harness ls runs`)" if len(dead) > 1 else ""
+    fix = f"`{first}` takes it up; `python -m harness runs reap` closes them in MLflow; or remove the folder"
+    return Finding("dead runs", "note", f"{dead[0]}{many} neither ended nor at work", fix)
+
+
+def _ended(log: Path) -> bool:
+    try:
+        return has_ended(log)
+    except UserError:  # not a log; `ls runs` and `sync` say what is wrong with it
+        return True
+
+
+def _locks() -> Finding:
+    """Locks of runs: those of ended processes are taken over by themselves, those of other machines are not."""
+    paths = [path for path in sorted(runs_folder().glob(".*.lock")) if not path.name.startswith(".~")]
+    states = {path: lock_state(path) for path in paths}
+    held, ended = (sum(state == wanted for state in states.values()) for wanted in ("held", "ended"))
+    unclear = [path for path, state in states.items() if state in ("elsewhere", "damaged")]
+    if unclear:
+        fix = f"if no process works on that run, remove {unclear[0]}"
+        return Finding("locks", "note", f"{len(unclear)} of another machine or container, or damaged", fix)
+    if ended:
+        fix = "nothing to do: whoever takes up such a run takes over its lock"
+        return Finding("locks", "note", f"{ended} of ended processes, {held} held", fix)
+    return Finding("locks", "ok", f"{held} held by running processes")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness import metrics
+from harness.arrays import save_array
 from harness.config import RunConfig
 from harness.data import Dataset
 from harness.data.ragged import Ragged
@@ -113,8 +114,8 @@ def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
 def save_predictions(folder: Path, scored: dict[str, Scored]) -> None:
     """Writes the top labels and scores of the first view, and the per-row metrics of every view."""
     best = next(iter(scored.values()))
-    np.save(folder / "ids.npy", best.topk.ids.astype(np.int32), allow_pickle=False)
-    np.save(folder / "scores.npy", best.topk.scores.astype(np.float32), allow_pickle=False)
+    save_array(folder / "ids.npy", best.topk.ids.astype(np.int32))
+    save_array(folder / "scores.npy", best.topk.scores.astype(np.float32))
     for view, one in scored.items():
         rows = np.stack(list(one.per_row.values()), axis=1).astype(np.float32)
-        np.save(folder / per_row_file(None if one is best else view), rows, allow_pickle=False)
+        save_array(folder / per_row_file(None if one is best else view), rows)

@@ -1,5 +1,6 @@
 """What a record says about a run before it begins; folders are recorded by name, never by path."""
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def recorded(config: RunConfig) -> dict[str, Any]:
 
 def recorded_name(name: str) -> str:
     """A name as it is, a folder without what lies above it."""
-    return name if "/" not in name else f"./{Path(name).absolute().name}"
+    return name if "/" not in name else f"./{Path(os.path.normpath(Path(name).absolute())).name}"
 
 
 def recorded_setting(text: str) -> str:

@@ -22,6 +22,10 @@ from harness.errors import DataError, UserError
 
 MANIFEST = "manifest.json"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_SEAL = "sealed"
+_LONGEST_NAME = 255
+_LIMIT_DEPTH = 100
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _RESERVED = {"con", "prn", "aux", "nul", "ls", "all", "none"}
 
 
@@ -39,6 +43,33 @@ def checked_name(kind: str, name: str) -> str:
             f"starting with a letter or digit, not ending in .lock, and none of: {', '.join(sorted(_RESERVED))}"
         )
     return name
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a name out of somebody's file is one path component, whatever its letters are."""
+    whole = len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+    return whole and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
+
+
+def is_folder(path: Path | str) -> bool:
+    """Whether there is a folder of that name; one that no file can have, too long say, is that of none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def place_inside(folder: Path, name: str) -> Path:
+    """The file that a manifest or a log calls `name`; `DataError` if that is outside `folder`, also through a link."""
+    path = folder / name
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve()) and path.resolve() != folder.resolve()
+        path.is_file()  # a name that no file can have raises
+    except (OSError, ValueError):
+        inside = False
+    if not inside:
+        raise DataError(f"names the file {name[:100]!r}, which is not inside; refused", folder)
+    return path
 
 
 def sha256_file(path: Path) -> str:
@@ -83,21 +114,50 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Reads JSON; a broken file is a `DataError` with its line."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise DataError(f"not valid JSON ({error.msg})", path, error.lineno) from error
     except UnicodeDecodeError as error:
         raise DataError("not UTF-8 text", path) from error
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+    except (RecursionError, ValueError) as error:
         raise DataError(f"not JSON of this harness ({error})", path) from error
 
 
+def parse_json(text: str) -> Any:
+    """A JSON value that can be shown, compared and written again; otherwise `ValueError` or `RecursionError`.
+
+    Refused are half of a surrogate pair, which no file can hold, numbers of thousands of digits, and deep nesting.
+    """
+    value = json.loads(text)
+    if _nested_deeply(value):
+        raise ValueError(f"nested more than {_LIMIT_DEPTH} levels deep")
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _nested_deeply(value: Any) -> bool:
+    level = [value]
+    for _ in range(_LIMIT_DEPTH):
+        inside = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list))
+        level = [child for children in inside for child in children if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 def write_manifest(
-    folder: Path, facts: dict[str, Any], leave_out: tuple[str, ...] = (), hashes: Mapping[str, str] | None = None
+    folder: Path,
+    facts: dict[str, Any],
+    leave_out: tuple[str, ...] = (),
+    hashes: Mapping[str, str] | None = None,
+    *,
+    sealed: bool = False,
 ) -> None:
     """Hashes every file of `folder` and writes the manifest last, so that its presence means completeness.
 
-    Subfolders named in `leave_out` are not part of it. Files whose sha256 is among `hashes` are not read.
+    Subfolders named in `leave_out` are not part of it. Files whose sha256 is among `hashes` are not read. A `sealed`
+    manifest has a hash of itself, so that facts with a wrong byte are not believed either.
     """
     paths = [
         path
@@ -112,7 +172,9 @@ def write_manifest(
         name: {"sha256": known.get(name) or sha256_file(path), "bytes": path.stat().st_size}
         for name, path in names.items()
     }
-    write_json(folder / MANIFEST, {"files": files, **facts})
+    values = {"files": files, **facts}
+    seal = {_SEAL: sha256_json(json.loads(json.dumps(values)))} if sealed else {}
+    write_json(folder / MANIFEST, values | seal)
 
 
 def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
@@ -125,10 +187,10 @@ def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
         return None
     try:
         manifest: dict[str, Any] = read_json(path)
-        if not manifest["files"]:
+        if not manifest["files"] or not _unbroken(manifest):
             return None
         for name, expected in manifest["files"].items():
-            file = folder / name
+            file = place_inside(folder, name)
             if not file.is_file() or file.stat().st_size != expected["bytes"]:
                 return None
             if verify and sha256_file(file) != expected["sha256"]:
@@ -136,6 +198,25 @@ def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
     except (DataError, KeyError, TypeError, AttributeError):
         return None
     return manifest
+
+
+def _unbroken(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest is as it was sealed; one without a seal, of an earlier version, counts as unbroken."""
+    rest = {key: value for key, value in manifest.items() if key != _SEAL}
+    return _SEAL not in manifest or manifest[_SEAL] == sha256_json(rest)
+
+
+def require_listed(folder: Path, name: str) -> None:
+    """Refuses a file of a run folder whose bytes are not those that the run's manifest lists."""
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise DataError(f"missing, so nothing vouches for {name}; run it again", manifest)
+    try:
+        expected = read_json(manifest)["files"][name]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"does not list {name}; run it again", manifest) from error
+    if sha256_file(place_inside(folder, name)) != expected:
+        raise DataError(f"its bytes are not those that {MANIFEST} lists; copy it anew, or run it again", folder / name)
 
 
 @contextmanager
@@ -162,7 +243,7 @@ def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify:
         _sweep(folder)
         try:
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-            write_manifest(temporary, build(temporary))
+            write_manifest(temporary, build(temporary), sealed=True)
             if folder.exists():
                 shutil.rmtree(folder)
             temporary.chmod(0o755)

@@ -7,8 +7,10 @@ the path, by the identity of the encoder, so that a model can be packed after it
 from pathlib import Path
 from typing import Any
 
+from harness import files
 from harness.config import RunConfig
-from harness.files import home, read_json, write_json
+from harness.errors import DataError
+from harness.files import home, is_file_name, read_json, write_json
 from harness.model import ENCODERS, is_folder
 
 TEACHER = "teacher"
@@ -38,14 +40,20 @@ def remembered_folders(config: dict[str, Any], identity: str | None) -> dict[str
     Another run of the same encoder may have its weights from elsewhere, so what the config does not name is left alone.
     """
     note = _note(str(identity))
-    noted = {key: Path(place) for key, place in (read_json(note) if note.is_file() else {}).items()}
-    named = {"encoder": config["encoder"], TEACHER: config.get("encoder_options", {}).get(TEACHER)}
-    return {key: place for key, place in noted.items() if _means(named[key], place) and place.is_dir()}
+    if not is_file_name(f"{identity}.json"):  # it comes out of somebody's record
+        return {}
+    options = config.get("encoder_options")
+    named = {"encoder": config["encoder"], TEACHER: options.get(TEACHER) if isinstance(options, dict) else None}
+    noted = read_json(note) if note.is_file() else {}
+    if not isinstance(noted, dict) or not all(isinstance(place, str) for place in noted.values()):
+        raise DataError("not a note of model folders; remove it", note)
+    places = {key: Path(noted[key]) for key in named if key in noted}
+    return {key: place for key, place in places.items() if _means(named[key], place) and files.is_folder(place)}
 
 
-def _means(recorded: str | None, place: Path) -> bool:
+def _means(recorded: Any, place: Path) -> bool:
     """Whether a recorded name is that of a folder, not of a registered encoder."""
-    return recorded is not None and recorded not in ENCODERS and recorded.removeprefix("./") == place.name
+    return isinstance(recorded, str) and recorded not in ENCODERS and recorded.removeprefix("./") == place.name
 
 
 def with_folders(config: dict[str, Any], folders: dict[str, Path]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from harness.arrays import load_array, save_array
 from harness.data.ragged import Ragged
 from harness.data.sources.documents import count_empty, plain_texts
 from harness.data.sources.lines import json_chunks, line_chunks
@@ -166,12 +167,11 @@ def label_vectors(trained: TrainedModel, view: str) -> NDArray[np.float32]:
 
     def build(temporary: Path) -> dict[str, Any]:
         vectors = scorer.label_vectors(trained.label_tokens, (view,))[view]
-        np.save(temporary / "vectors.npy", vectors, allow_pickle=False)
+        save_array(temporary / "vectors.npy", vectors)
         return {"identity": identity, "run": trained.record.run_id}
 
     build_once(folder, build)
-    vectors: NDArray[np.float32] = np.load(folder / "vectors.npy", mmap_mode="r", allow_pickle=False)
-    return vectors
+    return load_array(folder / "vectors.npy", 2, "f", mapped=True)
 
 
 def _tokens(trained: TrainedModel, texts: Sequence[str], kind: str) -> Ragged:

@@ -26,7 +26,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from harness.data.card import describe_faults
 from harness.errors import UserError
-from harness.files import checked_name, home, read_json, write_json
+from harness.files import checked_name, home, is_file_name, is_folder, read_json, write_json
+from harness.printable import printable
 
 SCHEMA = 1
 Status = Literal["finished", "failed", "killed", "pruned"]
@@ -139,8 +140,8 @@ def runs_folder(out: Path | None = None) -> Path:
 
 def run_folder(run: str, out: Path | None = None) -> Path:
     """The folder of a run, by its id in the folder of runs or by its path; whether it is finished or not."""
-    folder = Path(run) if "/" in run or Path(run).is_dir() else runs_folder(out) / run
-    if not run or not folder.is_dir():
+    folder = Path(run) if "/" in run or is_folder(run) else runs_folder(out) / run
+    if not run or not is_folder(folder):
         raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
     return folder.absolute()
 
@@ -170,7 +171,24 @@ def read_record(path: Path) -> RunRecord:
             _Finished.model_validate(record.model_dump())
     except ValidationError as error:
         raise UserError("\n".join(describe_faults(error, str(file)))) from error
+    for name in (record.run_id, *record.views):  # files are called after them
+        if not is_file_name(name):
+            raise UserError(f"{file}: the name {name[:60]!r} cannot be used: a file called so would lie elsewhere")
     return record
+
+
+def refuse_places(where: Path | str, config: dict[str, Any]) -> None:
+    """Refuses recorded settings that name a folder by more than its name: what is read here is for the user to say.
+
+    Args:
+        where: The record or log that the settings come from; somebody else may have written it.
+        config: As a record holds it, where a folder is `./name`.
+    """
+    options = config.get("encoder_options")
+    teacher = options.get("teacher") if isinstance(options, dict) else None
+    for place in (config.get("dataset"), config.get("encoder"), teacher):
+        if isinstance(place, str) and "/" in place and not is_file_name(place.removeprefix("./")):
+            raise UserError(f"{where} names the folder {place[:60]!r}; runs record folders as ./name, so it is refused")
 
 
 def find_records(folders: list[Path]) -> list[RunRecord]:
@@ -185,7 +203,7 @@ def find_records(folders: list[Path]) -> list[RunRecord]:
             records.append(read_record(path))
         except UserError as error:
             reason = str(error).splitlines()[0]
-            print(f"warning: left out a damaged record; move its folder away. {reason}", file=sys.stderr)  # noqa: T201
+            print(f"warning: left out a damaged record; move its folder away. {printable(reason)}", file=sys.stderr)  # noqa: T201
     return sorted(records, key=lambda record: (record.started, record.run_id))
 
 

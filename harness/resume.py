@@ -13,12 +13,39 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.data.card import describe_faults
 from harness.errors import DataError, UserError
-from harness.record import RunRecord, read_record, run_folder, utc_now
+from harness.event import parse_event
+from harness.record import RunRecord, read_record, refuse_places, run_folder, utc_now
 
 _ABSENT = object()
 _FREE = ("checkpoint.", "tracking.")
 """Settings that change no result and may differ."""
+
+
+class _Data(BaseModel):
+    """What a start says of the data, as far as it decides whether a run is the same."""
+
+    name: str
+    digest: str
+    filter: bool
+    propensity: dict[str, float] | None
+
+
+class _Start(BaseModel):
+    """What a run is taken up by; the settings themselves are checked like any others."""
+
+    model_config = ConfigDict(strict=True)
+
+    run_id: str
+    started: str
+    config: dict[str, Any]
+    dataset: _Data
+    encoder: dict[str, Any]
+    environment: dict[str, Any]
+    parent: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +99,12 @@ def find_earlier(run: str, out: Path | None = None) -> Earlier:
     if not events or events[0]["event"] != "start":
         raise DataError("the log of this run does not begin with a start; it cannot be resumed", log, 1)
     facts = {key: value for key, value in events[0].items() if key in RunRecord.model_fields}
+    try:
+        _Start.model_validate(facts)
+    except ValidationError as error:
+        fault = describe_faults(error, "its start")[0]
+        raise DataError(f"the log of this run cannot be resumed: {fault}", log, 1) from error
+    refuse_places(log, facts["config"])
     resumed = [event["resumed"][-1] for event in events if event["event"] == "resume" and event.get("resumed")]
     return Earlier(folder.absolute(), {**facts, "resumed": resumed}, _time_spent(events), events)
 
@@ -86,14 +119,8 @@ def require_unfinished(folder: Path) -> None:
 
 def read_events(log: Path) -> list[dict[str, Any]]:
     """All events of a log; a last line that was cut off by a kill never became an event."""
-    events = []
-    lines = log.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            events.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise DataError(f"not a JSON event ({error.msg})", log, number) from error
-    return events
+    lines = log.read_bytes().split(b"\n")
+    return [parse_event(line, log, number) for number, line in enumerate(lines[:-1], start=1)]
 
 
 def drop_cut_off_line(log: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -65,6 +65,20 @@ def held_by_another(folder: Path) -> str | None:
     except UserError as error:
         return str(error)
     return None
+
+
+def lock_state(path: Path) -> Literal["held", "ended", "elsewhere", "damaged"]:
+    """Of a lock file: by a process that lives, by one that has ended, by one that cannot be seen from here."""
+    here = this_process()
+    try:
+        holder = _read(path)
+    except DataError:
+        return "damaged"
+    if holder is None:
+        return "ended"
+    if (holder.host, holder.namespace) != (here.host, here.namespace):
+        return "elsewhere"
+    return "held" if lives(holder) else "ended"
 
 
 def _take(path: Path, run_id: str, holder: Holder) -> None:

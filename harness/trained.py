@@ -20,7 +20,7 @@ from harness.files import read_manifest, sha256_json
 from harness.folders import remembered_folders, with_folders
 from harness.method import Inputs, Parts, Ranker, load_method
 from harness.model.encoder import Encoder, load_encoder
-from harness.record import RunRecord, find_records, read_record, require_place, runs_folder
+from harness.record import RunRecord, find_records, read_record, refuse_places, require_place, runs_folder
 from harness.record import run_folder as named_folder
 from harness.report import is_trial
 from harness.run import choose_device, hold_out, text_length, tokenise, train_side
@@ -94,6 +94,7 @@ def load_run(
 
 def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
     """The config of a run, checked again, with what is another one on this machine."""
+    refuse_places(f"the record of run {record.run_id}", record.config)
     method = load_method(record.config["method"])
     layers = [Layer(f"run {record.run_id}", record.config), Layer("given", changes)]
     return resolve_layers(layers, method.params)[0]

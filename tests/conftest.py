@@ -8,8 +8,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers import mlflow_server, mlflow_server_postgres, postgres
+from tests.trust.accounts import account, pytest_addoption, pytest_collection_modifyitems, pytest_configure
 
-__all__ = ["mlflow_server", "mlflow_server_postgres", "postgres"]
+__all__ = [
+    "account",
+    "mlflow_server",
+    "mlflow_server_postgres",
+    "postgres",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+]
 
 if TYPE_CHECKING:
     from tests.loopback import Site

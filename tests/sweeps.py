@@ -3,9 +3,11 @@
 import dataclasses
 import os
 import signal
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Container
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from harness.files import read_json
 from harness.sweep import Plan, Request, Timing
 from harness.sweep.joining import join
 from harness.sweep.plan import make_plan
-from harness.sweep.queue import fill
+from harness.sweep.queue import claim, fill
+from harness.sweep.samplers import make_sampler
+from harness.sweep.space import suggest
 from harness.sweep.storage import open_storage
 from tests.training_runs import DATASET
 
@@ -71,6 +75,17 @@ def begun(timing: Timing | None = None, **changes: Any) -> tuple[Plan, Study, st
     return plan, study, group
 
 
+def drawn(study: Study, plan: Plan, worker: str) -> int:
+    """A claimed trial with its point."""
+    import optuna
+
+    trial_id = claim(study, plan, worker)
+    assert trial_id is not None
+    study.sampler = make_sampler(plan, study._storage.get_trial(trial_id).user_attrs["slot"])
+    suggest(optuna.Trial(study, trial_id), plan.space)
+    return trial_id
+
+
 def states(study: Study) -> list[str]:
     """The states of all trials, by number."""
     return [trial.state.name for trial in study.get_trials(deepcopy=False)]
@@ -106,20 +121,34 @@ def training_workers(folder: Path) -> dict[int, Path]:
 
 
 def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Path]:
-    """A worker that was stopped in the midst of a trial, and the folder of its run; `but` are pids to leave alone."""
+    """A worker that was stopped in the midst of a trial, and the folder of its run; `but` are pids to leave alone.
+
+    It has no transaction open: nobody could use the database until it goes on.
+    """
 
     def caught() -> tuple[int, Path] | None:
         for pid, run in training_workers(folder).items():
             if pid in but:
                 continue
             os.kill(pid, signal.SIGSTOP)
-            if not (run / "record.json").exists():
+            if not (run / "record.json").exists() and can_be_written(folder / "study.db"):
                 return pid, run
             os.kill(pid, signal.SIGCONT)  # its trial came to its end in this very moment
         return None
 
     found: tuple[int, Path] = wait_for(caught)
     return found
+
+
+def can_be_written(database: Path) -> bool:
+    """Whether no other process has a transaction open."""
+    with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+    return True
 
 
 def alive(pid: int) -> bool:

@@ -11,6 +11,7 @@ from harness.data.ragged import Ragged
 from harness.model.encoder import GROUPING, Encoder, Grouping, load_encoder, micro_batches
 from harness.train.caching import BatchEncoding, distinct_rows, encode_batch
 from harness.train.settings import OptimSettings
+from tests.trust.accounts import Account
 
 pytestmark = pytest.mark.usefixtures("models_home")
 
@@ -89,6 +90,7 @@ SMALL = Grouping(call=8, most=64)
 def test_with_dropout_budgets_above_the_largest_group_change_nothing(
     encoder: Encoder, budget: int, count: int, keep: bool
 ) -> None:
+    """parity 1: with the same groups of texts, and so the same dropout"""
     encoder.train()
     tokens = texts(count, seed=count)
     with pytest.MonkeyPatch.context() as patch:
@@ -99,9 +101,48 @@ def test_with_dropout_budgets_above_the_largest_group_change_nothing(
 @settings(max_examples=15)
 @given(st.integers(1, 80), st.integers(1, 40))
 def test_without_dropout_no_budget_changes_anything(encoder: Encoder, budget: int, count: int) -> None:
+    """parity 1"""
     encoder.eval()
     tokens = texts(count, seed=count)
     assert_same(results(encoder, tokens, budget), results(encoder, tokens, 10**6, cache=False))
+
+
+def contrastive(encoder: Encoder, tokens: Ragged, budget: int, **how: bool) -> tuple[float, list[Tensor]]:
+    """Loss and gradients of queries and labels that are negatives of each other: every vector depends on all."""
+    encoder.zero_grad()
+    with torch.random.fork_rng(devices=[]):
+        encoding = BatchEncoding(encoder, tokens, "cpu", budget, lambda group: 100 + group, **how)
+        queries, labels = nn.functional.normalize(encoding.vectors, dim=1).chunk(2)
+        loss = nn.functional.cross_entropy(queries @ labels.T / 0.05, torch.arange(len(queries)))
+        loss.backward()
+        encoding.backward()
+    found = [part.grad.clone() for part in encoder.parameters() if part.grad is not None]
+    encoder.zero_grad()
+    return loss.item(), found
+
+
+def test_gradient_caching_is_the_full_batch(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, account: Account
+) -> None:
+    """parity 1: a contrastive loss with dropout, to 1e-6 of the largest gradient"""
+    monkeypatch.setitem(GROUPING, "cpu", SMALL)
+    tokens = texts(64, seed=11)
+    encoder.train()
+    counted = Counted(encoder, monkeypatch)
+    loss, whole = contrastive(encoder, tokens, 10**6, cache=False)
+    at_once, counted.peak = counted.peak, 0
+    cached_loss, cached = contrastive(encoder, tokens, 64, keep=False)
+    scale = max(float(gradient.abs().max()) for gradient in whole)
+    worst = max(float((one - other).abs().max()) for one, other in zip(whole, cached, strict=True)) / scale
+    assert counted.passed > 0
+    assert counted.peak <= 64 < at_once
+    assert abs(loss - cached_loss) <= 1e-6 * loss
+    assert 0 < scale
+    assert worst <= 1e-6
+    account.did(
+        f"a contrastive batch of 64 texts, {at_once} tokens at once and at most {counted.peak} at once, dropout on"
+    )
+    account.saw(f"loss {loss:.6f} and {cached_loss:.6f}; gradients differ by {worst:.0e} of the largest")
 
 
 def test_with_dropout_tiny_budgets_equal_their_own_groups_kept(encoder: Encoder) -> None:

@@ -134,23 +134,6 @@ def test_validate_reports_every_fault(workspace: Path, tmp_path: Path, capsys: p
     assert "seed" in error
 
 
-def test_doctor_speaks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("doctor", "--json") in {0, 1}
-    findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert findings["torch"]["state"] == "ok"
-    assert findings["workspace"]["state"] == "ok"
-
-
-def test_doctor_names_two_faiss_builds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """fault 35"""
-    real = __import__("harness.repro", fromlist=["version_of"]).version_of
-    monkeypatch.setattr("harness.doctor.version_of", lambda name: "1.15" if name.startswith("faiss") else real(name))
-    assert call("doctor", "--json") == 1
-    findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert findings["faiss"]["state"] == "broken"
-    assert "uninstall" in findings["faiss"]["fix"]
-
-
 def test_python_dash_m_from_another_folder(tmp_path: Path) -> None:
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from harness.cli import main; main(['ls', 'datasets'])"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)

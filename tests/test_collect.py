@@ -18,7 +18,7 @@ from harness.data import Dataset, load
 from harness.data.ragged import Texts
 from harness.errors import DataError
 from harness.evaluation import label_weights
-from harness.files import read_json, write_json
+from harness.files import read_json, write_json, write_manifest
 from harness.record import RunRecord, read_record, write_record
 from harness.report.collecting import Collected, collect, read_study
 from harness.report.collecting.neighbours import EXAMPLES, SHOWN, find_neighbours
@@ -49,6 +49,7 @@ def add_views(folder: Path, dataset: Dataset, skill: float) -> RunRecord:
     np.save(folder / "per_row.clf.npy", np.stack(list(rows.values()), axis=1).astype(np.float32))
     views = {"own": record.metrics, "clf": metrics.evaluate(ids, dataset.test, weights)}
     write_record(folder, record.model_copy(update={"views": views}))
+    write_manifest(folder, {})
     return read_record(folder)
 
 
@@ -95,6 +96,7 @@ def test_a_dataset_without_propensities_keeps_what_it_has(dataset: Dataset, runs
     names = [record.per_row[place] for place in kept]
     figures = {name: value for name, value in record.metrics.items() if not name.startswith("PS")}
     write_record(folder, record.model_copy(update={"per_row": names, "metrics": figures}))
+    write_manifest(folder, {})
     assert collect([runs], None, [], out).left_out == ()
     evidence = read_evidence(out)
     rows = evidence.rows(evidence.records[0], None, "P@5")
@@ -260,7 +262,8 @@ def test_neighbours_are_those_of_the_data_that_runs_have(dataset: Dataset, runs:
     for name, digest in ((f"{dataset.name}-zzzz", "e" * 64), (f"{dataset.name}-x-aaaa", "f" * 64)):
         shutil.copytree(folder, folder.with_name(name))
         manifest = read_json(folder.with_name(name) / "manifest.json")
-        write_json(folder.with_name(name) / "manifest.json", {**manifest, "digest": digest})
+        del manifest["sealed"]
+        write_manifest(folder.with_name(name), {**manifest, "digest": digest}, sealed=True)
     collect([], None, [dataset.name], out)
     assert read_evidence(out).neighbours[dataset.name].digest == "e" * 64
     add_run(runs, dataset, "a0")

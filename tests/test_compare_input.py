@@ -17,6 +17,7 @@ from harness.report.comparing import compare
 from harness.report.comparing.contenders import find_contenders
 from tests.commands import call
 from tests.row_runs import DATA, add_run
+from tests.trust.accounts import Account
 
 
 @pytest.fixture
@@ -92,10 +93,16 @@ def test_names_without_compare_are_a_mistake(runs: Path, capsys: pytest.CaptureF
         ({"about": {"filter": False}}, "filter True and False"),
         ({"about": {"propensity": {"a": 0.6, "b": 2.6}}}, "propensity constants "),
         ({"metric_version": 2}, "metric version 1 and 2"),
+        ({"environment": {"harness": "9.9"}}, "harness version unknown and 9.9"),
     ],
 )
 def test_what_differs_is_not_mixed_unless_told(
-    change: dict[str, Any], message: str, runs: Path, dataset: Dataset, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any],
+    message: str,
+    runs: Path,
+    dataset: Dataset,
+    capsys: pytest.CaptureFixture[str],
+    account: Account,
 ) -> None:
     """fault 62"""
     add_run(runs, dataset, "other", seed=3, config={"method": "other"}, **change)
@@ -106,6 +113,9 @@ def test_what_differs_is_not_mixed_unless_told(
     told = json.loads(capsys.readouterr().out)
     assert [text for text in told["mixed"] if text.startswith(message)]
     assert told["fixed_denominator"] == ["PSP@1", "PSP@3", "PSP@5"]
+    if "metric_version" in change:
+        account.did("two runs whose records name metric versions 1 and 2, compared")
+        account.saw(f"exit code 2: {message}; with --allow-mixed the result lists it as mixed")
 
 
 def test_other_numbers_of_rows_are_never_paired(runs: Path) -> None:

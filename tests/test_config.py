@@ -1,14 +1,19 @@
 """Layers, origins, and faults that are all reported at once."""
 
+import math
+import re
 from pathlib import Path
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from harness.config import Layer, RunConfig, Settings, merge, parse_override, read_config_file, resolve_layers
 from harness.errors import DataError, UserError
 from harness.files import write_json
+from harness.method import load_method, methods
 from harness.run import resolve_config
+from harness.yaml import parse_yaml
+from tests.trust.accounts import Account
 
 
 class Knobs(Settings):
@@ -29,7 +34,7 @@ def test_later_layers_win_and_origins_are_kept() -> None:
     assert origins["search.k"] == "command line"
 
 
-def test_every_fault_is_reported_with_its_origin() -> None:
+def test_every_fault_is_reported_with_its_origin(account: Account) -> None:
     """fault 65"""
     layers = [
         Layer("a.yaml", {"enkoder": "x", "seed": -1, "ks": [3, 1]}),
@@ -48,6 +53,29 @@ def test_every_fault_is_reported_with_its_origin() -> None:
         "--set: params.lambda: ",
     ):
         assert any(line.startswith(expected) for line in lines), (expected, lines)
+    account.did("two misspelt keys, a negative seed, ks out of order, NaN and 0 where senseless, in two places")
+    account.saw(f"{len(lines)} faults told together with where they are, e.g. {lines[0]}")
+
+
+def test_every_knob_of_every_method_refuses_what_has_no_sense(account: Account) -> None:
+    """fault 65: NaN and infinity everywhere; nothing negative where it would be a size, a rate or a number of times"""
+    tried, positive = 0, re.compile(r"(^|_)(lr|epochs|size|dim|temperature|threads|trees|beta|rows)($|_)")
+    for name in methods():
+        params = load_method(name).params
+        for field, about in params.model_fields.items():
+            kinds = str(about.annotation)
+            if "float" not in kinds and "int" not in kinds:
+                continue
+            senseless = [math.nan, math.inf, -math.inf] + [-1] * bool(positive.search(field))
+            for value in senseless:
+                tried += 1
+                with pytest.raises(ValidationError):
+                    params.model_validate({about.alias or field: value})
+    assert tried > 200
+    config, _ = resolve_config("unidec", "synthetic", [Layer("a.yaml", parse_yaml("lr_encoder: 1e-5"))])
+    assert (config.params["lr_encoder"], type(config.params["lr_encoder"])) == (1e-5, float)
+    account.did(f"{tried} senseless values (NaN, infinite, negative) for the knobs of {len(list(methods()))} methods")
+    account.saw(f"all {tried} refused; lr_encoder: 1e-5 is the float {config.params['lr_encoder']}")
 
 
 @pytest.mark.parametrize(

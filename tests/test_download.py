@@ -9,13 +9,18 @@ from harness.data.obtain import download
 from harness.data.obtain.download import UnusableLink, direct_address
 from harness.data.obtain.fetch import fetch
 from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, zipped
+from tests.trust.accounts import Account
 
 
-def test_an_answer_that_breaks_off_is_named(site: Site, home: Path) -> None:
+def test_an_answer_that_breaks_off_is_named(site: Site, home: Path, account: Account) -> None:
     """fault 40: fewer bytes than announced."""
     body = zipped(FILES)
     card = make_card({"url": site.put("/a", body[:500], length=len(body))})
-    fails(card, home, f"truncated: 500 of {len(body):,} bytes")
+    message = fails(card, home, f"truncated: 500 of {len(body):,} bytes")
+    account.did(f"the server breaks off after 500 of the {len(body):,} bytes it announced")
+    account.saw(
+        next(line for line in message.splitlines() if "truncated" in line).partition("/a: ")[2] + "; nothing kept"
+    )
 
 
 @pytest.mark.parametrize("reason", PAGES)

@@ -12,7 +12,9 @@ from harness.data.obtain import download
 from harness.data.obtain.fetch import fetch, how_to_obtain
 from harness.data.prepare import raw_folder
 from harness.errors import DataError, UserError
-from tests.loopback import FILES, PAGES, Site, fails, make_card, on_disk, placed, sha256, tarred, zipped
+from tests.hostile_archives import hostile_archives
+from tests.loopback import FILES, NAMES, PAGES, Site, fails, make_card, on_disk, placed, sha256, tarred, zipped
+from tests.trust.accounts import Account
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
@@ -45,21 +47,29 @@ def test_the_archive_is_kept_on_request(site: Site, home: Path) -> None:
     assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": body})
 
 
-def test_a_wrong_checksum_goes_to_the_mirror(site: Site, home: Path) -> None:
+def test_a_wrong_checksum_goes_to_the_mirror(site: Site, home: Path, account: Account) -> None:
     """fault 39: the wrong archive is never unpacked; its files would have satisfied the card."""
     good, bad = zipped(FILES), zipped(dict.fromkeys(FILES, b"poison"))
     links = [{"url": site.put(path, body), "sha256": sha256(good)} for path, body in (("/bad", bad), ("/good", good))]
     fetch(make_card(*links), keep_archive=True)
     assert site.asked == ["/bad", "/good"]
     assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": good})
+    account.did("the first of two links serves an archive whose sha256 is not the card's")
+    account.saw(
+        f"asked {' then '.join(site.asked)}; the {len(FILES)} files on disk are the mirror's, no byte of the other"
+    )
 
 
-def test_wrong_checksums_everywhere_are_refused(site: Site, home: Path) -> None:
-    """fault 39."""
-    links = [{"url": site.put(f"/{i}", zipped(FILES)), "sha256": "0" * 64} for i in range(2)]
-    message = fails(make_card(*links), home, "expected 0000000000000000", "expected 0000000000000000")
+def test_wrong_checksums_everywhere_are_refused(site: Site, home: Path, account: Account) -> None:
+    """fault 39: never unpacked, or the entry that climbs out would be the reason given."""
+    bodies = [zipped(FILES | {"../../escaped": bytes([number])}) for number in range(2)]
+    links = [{"url": site.put(f"/{i}", body), "sha256": "0" * 64} for i, body in enumerate(bodies)]
+    message = fails(make_card(*links), home, *(f"has sha256 {sha256(body)[:16]}" for body in bodies))
+    assert message.count("expected 0000000000000000...; it was not used") == 2
     assert site.asked == ["/0", "/1"]
     assert "LF-Tiny.raw.zip" in message
+    account.did("both links serve archives of a wrong sha256, with an entry ../../escaped that unpacking would meet")
+    account.saw(f"{len(site.asked)} links tried, both refused by their hash; {len(on_disk(home))} files left on disk")
 
 
 def test_checksums_of_files_inside_count_too(site: Site, home: Path) -> None:
@@ -79,11 +89,18 @@ def test_an_archive_that_was_cut_before_it_was_served_is_named(pack: Any, site: 
     fails(make_card(*links), home, "truncated", "truncated")
 
 
-def test_a_hostile_archive_is_refused(site: Site, home: Path) -> None:
-    """fault 41: all wanted files are in it, and one more that climbs out."""
-    card = make_card({"url": site.put("/a", zipped(FILES | {"../../escaped": b"x"}))})
-    fails(card, home, "leaves the folder")
-    assert not list(home.parent.rglob("escaped*"))
+@pytest.mark.parametrize("form", ["zip", "tar", "gzip"])
+def test_a_hostile_archive_is_refused(form: str, site: Site, home: Path, account: Account) -> None:
+    """fault 41: all wanted files are in it, and one more that climbs out, links, is a device or explodes."""
+    archives = hostile_archives(form)
+    for what, (body, reason) in archives.items():
+        contains = NAMES if form != "gzip" else what
+        fails(make_card({"url": site.put("/a", body), "contains": contains}), home, reason)
+        assert not list(home.parent.rglob("escaped*")), what
+    account.did(
+        f"{form}: {', '.join(archives) if form != 'gzip' else 'bombs kept as trn.json.gz or unpacked to trn.json'}"
+    )
+    account.saw(f"{len(archives)} of {len(archives)} refused, each by its reason; {len(on_disk(home))} files on disk")
 
 
 def test_what_is_neither_archive_nor_page_is_refused(site: Site, home: Path) -> None:
@@ -147,13 +164,17 @@ def test_an_archive_placed_by_hand_is_used_before_any_link(site: Site, home: Pat
     assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": zipped(FILES)})
 
 
-def test_a_page_saved_by_hand_under_the_archives_name_is_named_and_left(site: Site, home: Path) -> None:
+def test_a_page_saved_by_hand_under_the_archives_name_is_named_and_left(
+    site: Site, home: Path, account: Account
+) -> None:
     """fault 40: what a browser saves when Google Drive refuses."""
     card = make_card({"url": site.address + "/gone"})
     raw_folder(card).mkdir(parents=True)
     page = PAGES["download quota"].encode()
     (raw_folder(card) / "LF-Tiny.raw.zip").write_bytes(page)
-    fails(card, home, "download quota", "404", left=placed({"LF-Tiny.raw.zip": page}))
+    message = fails(card, home, "download quota", "404", left=placed({"LF-Tiny.raw.zip": page}))
+    account.did("Google Drive's quota page, saved by a browser as the archive LF-Tiny.raw.zip")
+    account.saw("refused: " + next(line for line in message.splitlines() if "quota" in line).partition(".zip: ")[2])
 
 
 def test_what_a_killed_process_left_is_cleared(site: Site, home: Path) -> None:

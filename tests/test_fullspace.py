@@ -145,6 +145,7 @@ def test_gradients_are_those_of_the_dense_computation(kind: str, loss: str, soft
 @pytest.mark.parametrize("kind", ["tiny unit", "static unit"])
 @pytest.mark.parametrize("loss", ["decoupled-softmax", "soft-topk"])
 def test_the_size_of_chunks_changes_nothing(kind: str, loss: str, tiny: Encoder) -> None:
+    """parity 3: encoder included"""
     model, space = make_model(kind, tiny), random_space(len(BATCH), LABELS, seed=3)
     results = []
     for chunk, tokens, cache in ((1000, 10**6, False), (4, 10**6, True), (30, 32, True), (13, 100, False)):

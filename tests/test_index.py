@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 
+import harness.index
 from harness.index import BACKENDS, TopK, ranking, search
+from tests.trust.accounts import Account
 
 EXACT = ("exact", "faiss-flat")
 
@@ -85,7 +87,7 @@ def test_equals_brute_force_for_any_sizes(
 @pytest.mark.parametrize("backend", EXACT)
 @pytest.mark.parametrize("make", [random_vectors, small_integers])
 def test_exact_backends_agree_with_brute_force(backend: str, make: Any) -> None:
-    """torch top-k = faiss flat: ids and scores, ties and exclusions included"""
+    """parity 4: ids and scores, ties and exclusions included"""
     queries, labels = make(150, 12, 1), make(3000, 12, 2)
     exclude = random_pairs(150, 3000, 0.01, 3)
     found = search(queries, labels, 25, exclude, backend)
@@ -94,8 +96,45 @@ def test_exact_backends_agree_with_brute_force(backend: str, make: Any) -> None:
     assert (found.ids.dtype, found.scores.dtype) == (np.int32, np.float32)
 
 
+def test_our_search_is_that_of_the_bare_flat_index(account: Account) -> None:
+    """parity 4: faiss itself, without our ranking behind it; whole numbers, so that both add exactly"""
+    import faiss
+
+    queries, labels = small_integers(200, 24, 1), small_integers(5000, 24, 2)
+    index = faiss.IndexFlatIP(24)
+    index.add(labels)
+    theirs, chosen = index.search(queries, 50)
+    ours = search(queries, labels, 50)
+    np.testing.assert_array_equal(ours.scores, theirs)
+    above = theirs > theirs[:, -1:]  # of the labels that tie for the last places faiss takes any
+    assert 0.3 < above.mean() < 1
+    assert [set(row[kept]) for row, kept in zip(ours.ids, above, strict=True)] == [
+        set(row[kept]) for row, kept in zip(chosen, above, strict=True)
+    ]
+    account.did("the best 50 of 5,000 labels for 200 queries by our search and by a bare faiss IndexFlatIP")
+    account.saw(f"{theirs.size:,} scores equal bit for bit; {int(above.sum()):,} labels equal, the others tie for last")
+
+
+@pytest.mark.parametrize("backend", EXACT)
+@pytest.mark.parametrize("make", [random_vectors, small_integers])
+def test_queries_in_any_company_find_the_same(backend: str, make: Any, account: Account) -> None:
+    """parity 5: one by one, in batches of 7 and of 64, and all at once"""
+    queries, labels = make(150, 48, 1), make(2500, 48, 2)
+    exclude = random_pairs(150, 2500, 0.01, 3)
+    whole = search(queries, labels, 20, exclude, backend)
+    for size in (1, 7, 64):
+        for start in range(0, 150, size):
+            rows = slice(start, start + size)
+            part = search(queries[rows], labels, 20, csr_array(exclude[rows]), backend)
+            np.testing.assert_array_equal(part.ids, whole.ids[rows])
+            np.testing.assert_array_equal(part.scores.view(np.int32), whole.scores[rows].view(np.int32))
+    if make is random_vectors:
+        account.did(f"150 queries with {backend!r}: one by one, in batches of 7 and of 64, and all at once")
+        account.saw(f"{whole.ids.size:,} ids and scores equal bit for bit in every batch size")
+
+
 def test_blocks_and_threads_change_no_bit() -> None:
-    """batch size of evaluation does not change top-k; nor its scores"""
+    """parity 5: nor do the blocks of one search"""
     queries, labels = random_vectors(300, 64, 1), random_vectors(4000, 64, 2)
     whole = search(queries, labels, 50)
     others = [search(queries, labels, 50, query_block=7, label_block=1000, tile=333, chunk=5)]
@@ -110,7 +149,7 @@ def test_blocks_and_threads_change_no_bit() -> None:
         np.testing.assert_array_equal(other.scores.view(np.int32), whole.scores[: len(other.ids)].view(np.int32))
 
 
-def test_identical_labels_come_by_id_wherever_they_lie() -> None:
+def test_identical_labels_come_by_id_wherever_they_lie(account: Account) -> None:
     """fault 54: more copies of one vector than the margin of candidates holds"""
     queries, labels = random_vectors(20, 48, 1), random_vectors(2000, 48, 2)
     copies = np.random.default_rng(3).choice(2000, 300, replace=False)
@@ -119,6 +158,9 @@ def test_identical_labels_come_by_id_wherever_they_lie() -> None:
         found = search(queries, labels, 40, backend=backend)
         np.testing.assert_array_equal(found.ids[0], np.sort(copies)[:40])
         assert_same(found, oracle(queries, labels, 40))
+    assert "label id ascending" in " ".join((harness.index.__doc__ or "").split())
+    account.did(f"{len(copies)} of 2,000 labels got one vector, the best for a query; {' and '.join(EXACT)}, k = 40")
+    account.saw(f"the 40 smallest ids in order, {found.ids[0, 0]} to {found.ids[0, -1]}; harness.index documents it")
 
 
 def test_rounding_of_the_kernel_cannot_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

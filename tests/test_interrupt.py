@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from harness.errors import Terminated, terminate
 from harness.train.interrupt import StepBoundary
+from tests.trust.accounts import Account
 
 ROOT = Path(__file__).parents[1]
 NOTICE = "stopping after this step and saving; once more to stop at once\n"
@@ -243,12 +245,16 @@ def test_a_real_process_finishes_its_step_and_saves(number: signal.Signals, rais
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_sigterm_ends_a_real_process_at_once(first: signal.Signals) -> None:
-    """fault 5"""
+def test_a_second_sigterm_ends_a_real_process_at_once(first: signal.Signals, account: Account) -> None:
+    """fault 5: in a step that never ends"""
     process = start_loop("endless")
     process.send_signal(first)
     assert process.stderr is not None
     assert process.stderr.readline() == NOTICE
     process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
     out, _ = process.communicate(timeout=30)
+    seconds = time.monotonic() - began
     assert (out, process.returncode) == ("", -signal.SIGTERM)
+    account.did(f"{first.name}, then SIGTERM, to a process in a step that never ends")
+    account.saw(f"the first was held with a notice; {seconds:.1f} s after the second it had died of SIGTERM")

@@ -13,6 +13,8 @@ from harness.data import load
 from harness.data.card import card_paths, load_card
 from harness.data.sources.jsonl import import_folder
 from harness.errors import DataError, MissingDataError, UserError
+from tests.commands import call
+from tests.trust.accounts import Account
 
 LABELS = [{"id": "red", "text": "the colour red"}, {"id": 7, "text": "seven"}, {"id": "café", "text": ""}]
 TRAIN = [
@@ -127,15 +129,34 @@ ROW = {"text": "x", "labels": ["red"]}
         ("filter", [{"split": "train", "id": "t0"}], 1, "no `label`"),
         ("train", b'{"text": "x", "labels": []}\n{"text": \n', 2, "not valid JSON"),
         ("train", b'{"text": "x", "labels": []}\n{"text": "\xe9", "labels": []}\n', 2, "not UTF-8"),
+        ("train", b'{"text": "x", "labels": []}\n{"text": "\\ud83d", "labels": []}\n', 2, "surrogate in string"),
+        ("labels", b'{"text": "x", "id": "\\udc00"}\n', 1, "surrogate in string"),
+        ("train", b"<!DOCTYPE html><html><title>Quota exceeded</title></html>", 1, "a web page instead of data"),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(folder, name, rows, line, message) -> None:
-    """faults 43, 44, 48 and 51."""
+    """faults 40, 43, 44, 48 and 51."""
     write(folder, **{name: rows})
     with pytest.raises(DataError) as caught:
         load(folder)
     assert str(caught.value).startswith(f"{folder / name}.jsonl:{line}: ")
     assert message in str(caught.value)
+
+
+def test_faults_behind_many_good_lines(folder, account: Account) -> None:
+    """fault 51: the lines of later chunks are counted as well as those of the first."""
+    rows = [{"id": number, "text": "word " * 40, "labels": [7]} for number in range(9_000)]
+    faults = {
+        "no `labels` in this row": {"text": "x"},
+        "`text` must be a string, not a whole number": {"text": 5, "labels": []},
+        "row id '17' stands in this file already": {"id": "17", "text": "x", "labels": []},
+    }
+    for place, (message, fault) in enumerate(faults.items(), 8_000):
+        with pytest.raises(DataError) as caught:
+            load(write(folder, train=[*rows[:place], fault, *rows[place:]]))
+        assert str(caught.value).startswith(f"{folder / 'train.jsonl'}:{place + 1}: {message}")
+    account.did("one bad row among 9,000: a missing key, a number for a text, an id that stands there already")
+    account.saw("refused at train.jsonl:8001, :8002 and :8003, the last with: " + message)
 
 
 @pytest.mark.parametrize("name", ["labels", "train", "test"])
@@ -271,6 +292,19 @@ def test_held_out_rows_depend_on_their_text_alone(tmp_path) -> None:
         assert masked.toarray()[:, 2].tolist() == [row["id"] % 7 == 0 for row in own]
         seen += int(masked.nnz)
     assert seen == len(pairs)
+
+
+def test_test_texts_that_stand_in_train_are_in_the_card(folder, home, capsys, account: Account) -> None:
+    """fault 47: and said at once; blank texts are no copies of one another."""
+    test = [{"text": text, "labels": ["red"]} for text in ("new", "nothing", "", "apples", "Apples", "apples")]
+    assert call("data", "import", str(write(folder, test=test)), "--name", "mine") == 0
+    note = "3 of 6 test texts also stand in train (first: test row 1 equals train row 1, counted from 0)"
+    assert f"warning: {note}\n" in capsys.readouterr().err
+    assert load_card("mine").notes == [note]
+    assert note in " ".join((home / "cards" / "mine.yaml").read_text().split())
+    assert import_folder(write(folder, test=TEST), "clean").notes == []
+    account.did("imported a folder of which 3 of 6 test texts are train texts, and one that has none")
+    account.saw(f"the one card's note: {note}")
 
 
 def test_a_senseless_test_fraction_is_refused(folder, tmp_path) -> None:

@@ -84,18 +84,3 @@ def test_files_and_functions_stay_readable(path: Path) -> None:
 def test_datasets_folder_holds_cards_only() -> None:
     """A Python package called `datasets` would shadow the one that transformers looks for."""
     assert {path.suffix for path in (ROOT / "datasets").rglob("*") if path.is_file()} <= {".yaml", ".md"}
-
-
-def test_no_code_is_executed_from_data() -> None:
-    """fault 67: nothing unpickles, evaluates or starts a shell"""
-    banned = {"eval", "exec", "compile", "__import__"}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                assert called not in banned, path
-                assert not called.startswith(("pickle.", "os.system", "torch.load")), path
-                keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                assert keywords.get("shell") != "True", path
-                if called in {"np.load", "numpy.load"}:
-                    assert keywords.get("allow_pickle") == "False", path

@@ -20,6 +20,7 @@ from harness.model import weights
 from harness.model.encoder import encode, load_encoder
 from harness.model.transformer import byte_tokenizer
 from harness.model.vetting import vet
+from tests.commands import call
 from tests.small_models import TEXTS, edit_json
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +96,10 @@ def test_sharded_weights_and_a_transformer_in_a_subfolder(bert_folder, tmp_path)
         ({"text_config": {"deep": [{"auto_map": {}}]}}, "auto_map is refused"),
         ({"_attn_implementation_internal": "someone/kernel"}, "_attn_implementation_internal is refused"),
         ({"_attn_implementation": "someone/kernel"}, "_attn_implementation is refused"),
+        ({"sub_config": {"_attn_implementation_internal": "a/b"}}, "_attn_implementation_internal is refused"),
+        ({"custom_pipelines": {"x": {"impl": "pipeline.Evil"}}}, "custom_pipelines is refused"),
+        ({"layers": [{"trust_remote_code": True}]}, "trust_remote_code is refused"),
+        ({"custom_code": "modeling.py"}, "custom_code is refused"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is refused"),
         ({"model_type": "llama"}, "model_type 'llama' is not supported"),
         ({"vocab_size": 100}, "260 ids but the model only 100"),
@@ -106,6 +111,45 @@ def test_config_that_must_not_load(copy_of, changes, message):
     edit_json(copy_of / "config.json", **changes)
     with pytest.raises(UserError, match=re.escape(message)):
         load_encoder(str(copy_of), seed=0)
+
+
+EVIL = {
+    # file of the folder: what is in it, and what is said of it
+    "config.json": ({"auto_map": {"AutoModel": "modeling_evil.Evil"}}, "auto_map is refused"),
+    "tokenizer_config.json": ({"auto_map": {"AutoTokenizer": ["modeling_evil.Evil", None]}}, "auto_map is refused"),
+    "generation_config.json": ({"deep": [{"auto_map": {"x": "modeling_evil.Evil"}}]}, "auto_map is refused"),
+    "processor_config.json": ({"auto_map": {"AutoProcessor": "modeling_evil.Evil"}}, "auto_map is refused"),
+    "modules.json": ([{"path": "", "type": "modeling_evil.Transformer"}], "is Python code from elsewhere"),
+}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_a_folder_with_code_of_its_own_is_refused_wherever_it_is_named(name, copy_of, tmp_path, monkeypatch, account):
+    """fault 69: as an encoder, as a teacher, in the place of a hub model, and on the command line; none of it runs"""
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    marker = tmp_path / "marker"
+    (copy_of / "modeling_evil.py").write_text(
+        f"open({str(marker)!r}, 'w').close()\nclass Evil: pass\nTransformer = Evil\n"
+    )
+    changes, message = EVIL[name]
+    whole = json.loads((copy_of / name).read_text()) if (copy_of / name).exists() else {}
+    (copy_of / name).write_text(json.dumps({**whole, **changes} if isinstance(changes, dict) else changes))
+    ways = {
+        "encoder": lambda: load_encoder(str(copy_of), seed=0),
+        "teacher": lambda: load_encoder("static", seed=0, teacher=str(copy_of)),
+        "copy of a hub model": lambda: load_encoder("distilbert", seed=0),
+    }
+    shutil.copytree(copy_of, tmp_path / "home" / "models" / "distilbert")
+    for way in ways.values():
+        with pytest.raises(UserError, match=message):
+            way()
+    assert call("run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", f"{copy_of}/") == 2
+    assert not marker.exists()
+    assert not any("modeling_evil" in module for module in sys.modules)
+    if name in ("generation_config.json", "processor_config.json"):  # told by the others
+        return
+    account.did(f"{name} of a model folder names its own code; as {', '.join(ways)} and --encoder")
+    account.saw(f"4 of 4 refused ({message}), and its code was not imported")
 
 
 def test_pickled_weights_are_refused_unread(copy_of, tmp_path):
@@ -149,6 +193,7 @@ def test_incomplete_and_broken_weights_are_refused(copy_of):
         ({"path": "2_Dense", "type": "sentence_transformers.models.Dense"}, "a Dense layer follows"),
         ({"path": "../../etc", "type": "sentence_transformers.models.Pooling"}, "leaves the folder"),
         ({"path": ""}, "not those of an encoder"),
+        ({"path": "2_Own", "type": "my_package.Pooling"}, "is Python code from elsewhere"),
     ],
 )
 def test_modules_that_cannot_be_honoured(copy_of, module, message):
@@ -216,7 +261,7 @@ def ask_the_hub(tmp_path: Path, **environment: str) -> tuple[str, float]:
     return done.stdout.strip(), time.perf_counter() - started
 
 
-def test_cold_cache_offline_fails_fast_and_says_what_to_do(tmp_path):
+def test_cold_cache_offline_fails_fast_and_says_what_to_do(tmp_path, account):
     """fault 36: HF_HUB_OFFLINE=1 with a cold cache."""
     message, seconds = ask_the_hub(tmp_path, HF_HUB_OFFLINE="1")
     assert seconds < 5
@@ -224,9 +269,13 @@ def test_cold_cache_offline_fails_fast_and_says_what_to_do(tmp_path):
         assert part in message
     assert str(tmp_path / "home" / "models" / "distilbert") in message
     assert "\n" not in message
+    account.did("distilbert asked for with HF_HUB_OFFLINE=1, an empty cache and a new process")
+    account.saw(
+        "failed within 5 s, interpreter included; one line names config.json, model.safetensors, tokenizer.json"
+    )
 
 
-def test_warm_cache_works_offline(bert_folder, tmp_path):
+def test_warm_cache_works_offline(bert_folder, tmp_path, account):
     """fault 36: HF_HUB_OFFLINE=1 with a warm cache."""
     repository = tmp_path / "hub" / "hub" / "models--distilbert--distilbert-base-uncased"
     (repository / "refs").mkdir(parents=True)
@@ -234,6 +283,8 @@ def test_warm_cache_works_offline(bert_folder, tmp_path):
     snapshot = Path(shutil.copytree(bert_folder, repository / "snapshots" / ("1" * 40)))
     answer, _ = ask_the_hub(tmp_path, HF_HUB_OFFLINE="1")
     assert Path(answer) == snapshot
+    account.did("the same with the model's files in the cache")
+    account.saw(f"found there: snapshots/{Path(answer).name[:8]}...")
 
 
 def test_no_network_is_one_line(monkeypatch):

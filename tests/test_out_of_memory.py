@@ -17,6 +17,7 @@ from harness.run import resolve_config, run
 from harness.train.blocked import BlockedSgd
 from harness.train.loop import Training
 from tests.training_runs import DATASET, SETTINGS, config, only_run
+from tests.trust.accounts import Account
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,7 +67,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("method", ["unidec", "dexml", "renee"])
 def test_smaller_pieces_of_the_same_batch_give_the_same_losses(
-    device: Callable[[int], None], tmp_path: Path, method: str
+    device: Callable[[int], None], tmp_path: Path, method: str, account: Account
 ) -> None:
     """fault 29"""
     wanted = settings(method, micro_batch_tokens=4096)
@@ -80,6 +81,12 @@ def test_smaller_pieces_of_the_same_batch_give_the_same_losses(
     assert [event["pieces"] for event in told] == [2048, 1024, 512] * stages
     assert any("micro_batch_tokens=512" in warning for warning in record.warnings)
     assert not events_of(roomy, "out_of_memory")
+    largest = max(abs(one - other) for one, other in zip(losses(tight), losses(roomy), strict=True))
+    account.simulated("no CUDA device here")
+    account.did(f"{method}: out of memory in pieces of more than 700 tokens, of 4,096 wanted")
+    account.saw(
+        f"pieces of {', '.join(str(event['pieces']) for event in told)}, logged; losses differ by {largest:.0e}"
+    )
 
 
 def test_a_cache_that_was_off_is_turned_on(device: Callable[[int], None], tmp_path: Path) -> None:

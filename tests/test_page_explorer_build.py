@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.files import write_manifest
 from harness.report.explorer import build_explorer
 from tests.row_runs import add_run
 from tests.test_explorer import arguments, manifest, prepared
@@ -28,9 +29,11 @@ def test_every_script_says_of_which_build_it_is(tmp_path: Path, workspace: Path)
     assert builds(out) == {first}
     scores = np.load(runs / "one/scores.npy")
     np.save(runs / "one/scores.npy", scores - 1)
+    write_manifest(runs / "one", {})
     build_explorer([runs], out)
     (other_scores,) = builds(out)
     np.save(runs / "one/scores.npy", scores)
+    write_manifest(runs / "one", {})
     add_run(runs, data, "two", config={"method": "two"})
     build_explorer([runs], out)
     (more,) = builds(out)

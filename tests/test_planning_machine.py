@@ -13,6 +13,7 @@ from harness.config import Layer
 from harness.plan import cpu_target, make_plan
 from harness.plan.report import verdict
 from harness.plan.sizes import GIB, host_memory
+from tests.trust.accounts import Account
 
 
 def machine(
@@ -77,7 +78,7 @@ def test_a_machine_that_does_not_say(tmp_path: Path) -> None:
     assert "not known" in verdict(plan)
 
 
-def test_a_run_on_the_cpu_has_to_fit_the_group(tmp_path: Path) -> None:
+def test_a_run_on_the_cpu_has_to_fit_the_group(tmp_path: Path, account: Account) -> None:
     """fault 32: what is free in the group decides, and nothing is allocated to find out."""
     root = machine(tmp_path, jobs__mine__memory_dot_max=str(GIB), jobs__mine__memory_dot_current=str(GIB // 2))
     target = cpu_target(root)
@@ -86,6 +87,8 @@ def test_a_run_on_the_cpu_has_to_fit_the_group(tmp_path: Path) -> None:
     assert small.fits
     assert not large.fits
     assert "does not fit this machine (0.50 GiB of 1.00 GiB free" in verdict(large)
+    account.did("a machine of 64 GiB in a control group of 1 GiB, half of it in use, as its files say")
+    account.saw(f"a small run fits; a large one: '{verdict(large)[:90]}'")
 
 
 @pytest.mark.parametrize(

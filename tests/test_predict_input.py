@@ -68,6 +68,7 @@ FILES = {
     "number.jsonl": b'{"text": 3}\n',
     "broken.jsonl": b'{"text": "a"}\n{"text": \n',
     "good.txt": b"a text\n",
+    "surrogate.jsonl": b'{"text": "a"}\n{"text": "\\ud83d"}\n',
     "utf16.txt": "a text\n".encode("utf-16"),
 }
 
@@ -86,6 +87,7 @@ FILES = {
         ("predict --run last --file no-text.jsonl", "no-text.jsonl:2: no `text` in this row"),
         ("predict --run last --file number.jsonl", "number.jsonl:1: `text` must be a string, not a whole number"),
         ("predict --run last --file broken.jsonl", "broken.jsonl:2: not valid JSON"),
+        ("predict --run last --file surrogate.jsonl", "surrogate.jsonl:2: not valid JSON"),
         ("predict --run last --text a --add-labels no-such.txt", "no-such.txt: cannot be read"),
         ("predict --run last --text a --add-labels blank.txt", "blank.txt: the file has no labels"),
         ("predict --run last --text a --add-labels bad.txt", "bad.txt:2: not UTF-8 text"),
@@ -104,7 +106,7 @@ def test_a_mistake_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """fault 51, fault 70"""
+    """faults 44 and 51, fault 70"""
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)

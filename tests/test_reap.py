@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from harness.errors import UserError
@@ -16,7 +17,8 @@ from harness.tracking.group import GroupLog
 from harness.tracking.mlflow_store import experiment_id, open_store
 from harness.tracking.reaping import parse_age
 from tests.commands import call
-from tests.tracked_runs import cut_off, logged, steps_of, stored_runs
+from tests.tracked_runs import cut_off, eventually, everything, logged, started, steps_of, stored_runs
+from tests.trust.accounts import Account
 
 
 @pytest.fixture
@@ -46,7 +48,41 @@ def ended_pid() -> int:
     return process.pid
 
 
-def test_dead_runs_are_closed_and_living_ones_are_not(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_is_closed_and_a_living_one_goes_on(
+    workspace: Path, client: Any, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
+    """fault 20: two runs in processes; with the one that is killed its follower, which would have told MLflow"""
+    dead, live = (started(workspace / "runs" / name, 600) for name in ("dead", "live"))
+    try:
+        eventually(lambda: ["harness.heartbeat" in run.data.tags for run in stored_runs(client)] == [True, True])
+        for process in (*psutil.Process(dead.pid).children(), dead):
+            process.kill()
+        dead.communicate(timeout=30)
+        assert [run.info.status for run in stored_runs(client)] == ["RUNNING"] * 2
+        before = without_heartbeat(everything(client, "live"))
+        assert call("runs", "reap", "--json") == 0
+        verdicts = {found["run"]: found["verdict"] for found in json.loads(capsys.readouterr().out)["runs"]}
+        assert verdicts == {"dead": "synced", "live": "alive"}  # the dead one as its log, which is here, says
+        (closed,) = stored_runs(client, "dead")
+        assert (closed.info.status, closed.data.metrics) == ("KILLED", {"P_at_1": 1.0})
+        assert without_heartbeat(everything(client, "live")) == before
+        assert live.poll() is None
+    finally:
+        for process in (dead, live):
+            process.terminate()
+            process.communicate(timeout=60)
+    account.did("`runs reap` after SIGKILL of a run and of its MLflow process, beside a run at work")
+    account.saw(f"the killed one {closed.info.status} in MLflow, the other RUNNING, its tags and figures as before")
+
+
+def without_heartbeat(stored: dict[str, Any]) -> dict[str, Any]:
+    """All that MLflow has of a run but the time of its last sign of life."""
+    return stored | {"tags": {key: value for key, value in stored["tags"].items() if key != "harness.heartbeat"}}
+
+
+def test_dead_runs_are_closed_and_living_ones_are_not(
+    client: Any, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
     """fault 20"""
     old = (datetime.now(UTC) - timedelta(minutes=10)).isoformat()
     running(client, "alive")
@@ -71,6 +107,8 @@ def test_dead_runs_are_closed_and_living_ones_are_not(client: Any, capsys: pytes
     assert "has ended" in dead.data.tags["reaped"]
     assert call("runs", "reap", "--older-than", "0s") == 0
     assert "1 runs closed, 2 at work" in capsys.readouterr().out
+    account.did(f"`runs reap` of {len(statuses)} RUNNING runs: here, elsewhere, beating, silent for 10 min, not ours")
+    account.saw(f"KILLED: {', '.join(sorted(closed))}; the silent one whose process lives, and that of others, stayed")
 
 
 def test_a_run_whose_log_is_here_gets_its_true_status(

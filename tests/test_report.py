@@ -9,6 +9,7 @@ from harness.record import RunRecord, find_records
 from harness.report import Figure, comparison
 from harness.report.grids.defaults import changed_settings
 from harness.report.tables import render
+from tests.trust.accounts import Account
 
 
 def record(run_id: str, *, method: str = "zeroshot", seed: int = 0, p1: float = 50.0, **changes: object) -> RunRecord:
@@ -83,7 +84,40 @@ def test_rerun_of_the_same_cell_replaces_it() -> None:
     assert [row[table.columns.index("P@1")].text for row in table.rows] == ["20.00"]
 
 
-def test_different_data_filters_or_metrics_never_share_a_table() -> None:
+def test_what_is_missing_failed_or_tied_is_marked_in_every_form(account: Account) -> None:
+    """fault 61: one table with all of it, as it is printed"""
+    records = [
+        *(record(f"a{seed}", method="two-seeds", seed=seed, p1=50.0 + 2 * seed) for seed in range(2)),
+        record("b", method="one-seed", p1=60.0),
+        record("c", method="no-psp", metrics={"P@1": 40.0, "R@5": 7.0}),
+        record("d", method="tied", p1=60.0, metrics={"P@1": 60.0, "R@5": 7.0}),
+        record("e", method="dead", status="failed", metrics={}),
+    ]
+    (table,) = comparison(records)
+    rows = [line.strip("| ").split(" | ") for line in render([table], "md").splitlines() if line.startswith("| ")]
+    head, lines = rows[0], {cells[0]: cells for cells in rows}
+    shown = {name: dict(zip(head, cells, strict=True)) for name, cells in lines.items()}
+    assert "dead" not in shown
+    assert [shown[name]["P@1"] for name in ("two-seeds", "one-seed", "no-psp", "tied")] == [
+        *("51.00 ± 1.41", "**60.00**", "40.00", "**60.00**")  # what prints alike is marked alike
+    ]
+    assert (shown["no-psp"]["PSP@1"], shown["two-seeds"]["R@5"]) == ("X", "X")
+    assert shown["no-psp"]["R@5"] == shown["tied"]["R@5"] == "7.00"  # nobody is better than anybody
+    for form, mark in (("tex", r"\textbf{60.00}"), ("html", "<strong>60.00</strong>")):
+        text = render([table], form)
+        assert text.count(mark) == 2
+        assert text.count("51.00") == text.count("1.41") == 1
+    spread = [line.split(",") for line in render([table], "csv").splitlines()]
+    place = spread[0].index("P@1 std")
+    assert sorted(bool(row[place]) for row in spread[1:]) == [False, False, False, True]
+    account.did("one table: 2 seeds, 1 seed, a tie, a column of ties, 2 missing metrics, a failed run; 4 forms")
+    account.saw(
+        f"missing cells {shown['no-psp']['PSP@1']}; spread on one row alone ({shown['two-seeds']['P@1']}); "
+        "no bold in the column of ties; the failed run is in no row"
+    )
+
+
+def test_different_data_filters_or_metrics_never_share_a_table(account: Account) -> None:
     """fault 62"""
     records = [
         record("a"),
@@ -95,8 +129,10 @@ def test_different_data_filters_or_metrics_never_share_a_table() -> None:
         record("h", environment={"harness": "9.9"}),
     ]
     tables = comparison(records)
-    assert len(tables) == len({table.id for table in tables}) == 6
+    assert len(tables) == len({table.id for table in tables}) == len({table.caption for table in tables}) == 6
     assert sum("propensity A 0.5, B 0.4" in table.caption for table in tables) == 1
+    account.did(f"{len(records)} runs of one method: other data, filter, propensity, metric version, harness version")
+    account.saw(f"{len(tables)} tables, each with a caption of its own; none has two versions")
 
 
 def test_failed_runs_do_not_count_and_none_is_an_error() -> None:

@@ -1,86 +1,38 @@
 """Files of the Extreme Classification Repository, in both layouts, good and bad, through `harness.data.load`."""
 
-import gzip
 import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.data import Dataset, load
+from harness.data import load
 from harness.data.card import DatasetCard
 from harness.data.sources.repository import find_files, missing_message
 from harness.errors import DataError, MissingDataError, UserError
-
-RIGHT_TO_LEFT = "\u05e9\u05dc\u05d5\u05dd"
-NAMES = ["café", "🙂", RIGHT_TO_LEFT, ""]
-LABELS = [{"uid": f"L{number}", "title": name, "content": f"about {name}"} for number, name in enumerate(NAMES)]
-TRAIN = [
-    {"uid": "a", "title": "one", "content": "first", "target_ind": [2, 0], "target_rel": [1.0, 1.0]},
-    {"uid": "b", "title": "two", "content": "", "target_ind": [1, 3], "target_rel": [0.0, 0.5]},
-    {"uid": "c", "title": "", "content": "third", "target_ind": [], "target_rel": []},
-]
-TEST = [{"uid": "d", "title": "four\u0000", "target_ind": [3]}, {"uid": "e", "title": "five", "target_ind": [0, 1, 2]}]
+from tests.repository_files import (
+    EXPECTED,
+    LABELS,
+    NAMES,
+    TEST,
+    TRAIN,
+    dense,
+    good,
+    json_lines,
+    write_card,
+    write_json_layout,
+    write_text_layout,
+)
+from tests.trust.accounts import Account
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def json_lines(rows: list[Any]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def write_json_layout(folder: Path, **changed: Any) -> Path:
-    """A whole small dataset; `trn=`, `tst=`, `lbl=` replace a file by other rows, text or bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in ({"lbl": LABELS, "trn": TRAIN, "tst": TEST} | changed).items():
-        text = json_lines(rows) if isinstance(rows, list) else rows
-        data = text if isinstance(text, bytes) else text.encode()
-        (folder / f"{name}.json.gz").write_bytes(gzip.compress(data))
-    (folder / "filter_labels_train.txt").write_text("0 1\n2 3\n2 3\n")
-    (folder / "filter_labels_test.txt").write_text("")
-    return folder
-
-
-def write_text_layout(folder: Path, labels_folder: Path | None = None, **changed: str | bytes) -> Path:
-    files: dict[str, str | bytes] = {
-        "Y": "".join(f"{name}\n" for name in NAMES),
-        "trn_X": "one\ntwo\n\n",
-        "tst_X": "four\r\nfive",
-        "trn_X_Y": "3 4\n2:1.0 0:1.0\n1:0 3:0.5\n\n",
-        "tst_X_Y": "2 4\n3:1\n0:1 1:1 2:1\n",
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in (files | changed).items():
-        target = labels_folder if labels_folder and name.endswith("X_Y") else folder
-        (target / f"{name}.txt").write_bytes(text.encode() if isinstance(text, str) else text)
-    return folder
-
-
-def write_card(home: Path, name: str, **values: Any) -> None:
-    (home / "cards").mkdir(parents=True, exist_ok=True)
-    card = {"title": name.upper(), "summary": "a test", "source": "repository", **values}
-    (home / "cards" / f"{name}.yaml").write_text(json.dumps(card))
-
-
-def dense(dataset: Dataset) -> dict[str, list[list[int]]]:
-    names = ("train", "test", "train_filter", "test_filter")
-    return {name: getattr(dataset, name).toarray().astype(int).tolist() for name in names}
-
-
-EXPECTED = {
-    "train": [[1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]],
-    "test": [[0, 0, 0, 1], [1, 1, 1, 0]],
-    "train_filter": [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]],
-    "test_filter": [[0, 0, 0, 0], [0, 0, 0, 0]],
-}
 
 
 def test_json_layout_titles(tmp_path) -> None:
@@ -145,10 +97,6 @@ def test_a_set_of_files_is_never_mixed_from_two_folders(tmp_path) -> None:
     assert {path.parent.name for path in found.files.values()} == {"two"}
 
 
-def good(number: int) -> dict[str, Any]:
-    return {"uid": f"u{number}", "title": "t", "target_ind": [0], "target_rel": [1]}
-
-
 @pytest.mark.parametrize(
     ("second", "message"),
     [
@@ -205,12 +153,14 @@ def test_a_broken_line_is_named(tmp_path, second, message) -> None:
     assert message in str(caught.value)
 
 
-def test_a_late_fault_keeps_its_line_number(tmp_path) -> None:
+def test_a_late_fault_keeps_its_line_number(tmp_path, account: Account) -> None:
     """fault 51, beyond the first chunk; the empty line is noticed although it ends a chunk."""
     rows = [{**good(number), "title": "word " * 40} for number in range(8_000)]
     folder = write_json_layout(tmp_path / "mine", trn=[*rows, {**good(0), "uid": "u5"}])
-    with pytest.raises(DataError, match=r"trn\.json\.gz:8001: uid 'u5' stands on line 6 already"):
+    with pytest.raises(DataError, match=r"trn\.json\.gz:8001: uid 'u5' stands on line 6 already") as caught:
         load(folder)
+    account.did("the repository's JSON with the uid of line 6 again on line 8,001")
+    account.saw(f"refused: {str(caught.value).removeprefix(f'{folder}/')}")
     text = json_lines(rows)
     assert len(text) > 1 << 20
     write_json_layout(folder, trn=text[: 1 << 20] + text[1 << 20 :].replace("\n", "\n" * (1 << 20), 1))
@@ -256,14 +206,24 @@ def test_a_truncated_download_is_named(tmp_path) -> None:
         load(folder)
 
 
-def test_text_and_label_counts_that_differ(tmp_path) -> None:
-    """fault 42."""
-    folder = write_text_layout(tmp_path / "mine", trn_X="one\ntwo\n")
-    with pytest.raises(DataError, match=r"trn_X_Y\.txt:1: 3 rows here, but trn_X\.txt has 2 lines"):
-        load(folder)
-    write_text_layout(folder, Y="a\nb\nc\nd\ne\n")
-    with pytest.raises(DataError, match=r"trn_X_Y\.txt:1: 4 labels here, but Y\.txt has 5 lines"):
-        load(folder)
+def test_text_and_label_counts_that_differ(tmp_path, account: Account) -> None:
+    """fault 42: either may be the longer one, in train, in test and in the label texts."""
+    cases = {
+        ("trn_X", "one\ntwo\n"): "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 2 lines",
+        ("trn_X", "one\ntwo\n\nfour"): "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 4 lines",
+        ("tst_X", "four\n"): "tst_X_Y.txt:1: 2 rows here, but tst_X.txt has 1 lines",
+        ("tst_X_Y", "1 4\n3:1\n"): "tst_X_Y.txt:1: 1 rows here, but tst_X.txt has 2 lines",
+        ("Y", "a\nb\nc\nd\ne\n"): "trn_X_Y.txt:1: 4 labels here, but Y.txt has 5 lines",
+        ("tst_X_Y", "2 5\n3:1\n4:1\n"): "tst_X_Y.txt:1: 5 labels here, but Y.txt has 4 lines",
+    }
+    for (name, text), message in cases.items():
+        folder = write_text_layout(tmp_path / "mine", **{name: text})
+        with pytest.raises(DataError) as caught:
+            load(folder)
+        assert str(caught.value) == f"{folder}/{message}"
+        write_text_layout(folder)
+    account.did("a line too few or too many in the texts, in the label rows and in the label texts, 6 ways")
+    account.saw(f"{len(cases)} of {len(cases)} refused with both counts: {message}")
 
 
 def test_latin1_text_is_read_as_such_with_a_warning(tmp_path) -> None:
@@ -343,7 +303,7 @@ def test_a_folder_of_nothing_hints_at_json_lines(tmp_path) -> None:
     assert "data fetch" not in message
 
 
-def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path) -> None:
+def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path, account: Account) -> None:
     """fault 53."""
     first = load(write_json_layout(tmp_path / "first"))
     write_card(home, "lf-named", propensity={"a": 0.6, "b": 2.6})
@@ -363,6 +323,10 @@ def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path) -> None:
     (folder / "filter_labels_test.txt").write_text("0 0\n")
     digests.add(load(folder).digest)
     assert len(digests) == len(changes) + 2
+    account.did(f"one dataset under two names and folders, and {len(changes) + 1} copies with one byte or pair changed")
+    account.saw(
+        f"digest {first.digest[:8]} under both names; {len(digests) - 1} other digests for the {len(changes) + 1}"
+    )
 
 
 def test_an_unchanged_folder_is_not_parsed_again(tmp_path, monkeypatch) -> None:

@@ -5,8 +5,7 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from harness.errors import DataError, UserError
 from harness.record import RunRecord, read_record
 from harness.resume import differences, find_earlier, read_events
 from harness.run import run
-from tests.interrupted_runs import assert_same, finished, kill_at_step, taken_up
+from tests.interrupted_runs import assert_same, finished, kill_at_step, saved_steps, steps_done, taken_up
 from tests.tracked_runs import eventually, steps_of, stored_runs
 from tests.training_runs import STEPS, config, in_child, only_run
+from tests.trust.accounts import Account
 
 
 def kill_in_call(module: Any, name: str, call: int) -> None:
@@ -65,28 +65,53 @@ def test_killed_before_the_first_checkpoint_starts_again(
     assert_same(taken_up(workspace), whole)
 
 
-def test_killed_while_mining(workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]) -> None:
-    """fault 3"""
+@pytest.mark.parametrize("part", ["search", "balanced_clusters"])
+def test_killed_while_mining(
+    part: str, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes], account: Account
+) -> None:
+    """fault 3: in the second mining, before step 13, which is not in any checkpoint"""
     from harness.train import mining
 
-    assert in_child(lambda: kill_in_call(mining, "balanced_clusters", 2), tmp_path / "said") == -signal.SIGKILL
-    assert_same(taken_up(workspace), whole)
+    assert in_child(lambda: kill_in_call(mining, part, 2), tmp_path / "said") == -signal.SIGKILL
+    folder = only_run(workspace)
+    assert (saved_steps(folder)[-1], mined_at(folder)) == (12, [4])
+    with steps_done() as steps:
+        assert_same(taken_up(workspace), whole)
+    assert list(steps) == [13, 14, 15, 16]
+    assert mined_at(folder) == [4, 12]
+    account.did(f"SIGKILL inside {part}() of the second mining, after step 12 of {STEPS}")
+    account.saw(f"mined again before step {min(steps)}, trained {len(steps)} steps; weights and metrics bit-equal")
+
+
+def mined_at(folder: Path) -> list[int]:
+    """Steps after which a mining was completed."""
+    return [event["step"] for event in read_events(folder / "events.jsonl") if "mining/seconds" in str(event)]
 
 
 def test_killed_while_evaluating_does_not_train_again(
-    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes], monkeypatch: pytest.MonkeyPatch
+    workspace: Path,
+    tmp_path: Path,
+    whole: tuple[RunRecord, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    account: Account,
 ) -> None:
-    """fault 4"""
+    """fault 4: in the second of three views"""
     from harness import evaluation
     from harness.train import psl
 
     assert in_child(lambda: kill_in_call(evaluation, "find_labels", 2), tmp_path / "said") == -signal.SIGKILL
+    assert saved_steps(only_run(workspace))[-1] == STEPS
 
     def forbidden(*_: object) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr(psl.PickSomeLabels, "backward", forbidden)
-    assert_same(taken_up(workspace), whole)
+    with steps_done() as steps:
+        record, model = taken_up(workspace)
+    assert not steps
+    assert_same((record, model), whole)
+    account.did(f"SIGKILL while the second of {len(record.views)} views was evaluated, after step {STEPS} of {STEPS}")
+    account.saw(f"{len(steps)} steps trained, all {len(record.views)} views evaluated; weights and metrics bit-equal")
 
 
 def test_killed_inside_a_checkpoint_uses_the_one_before(
@@ -133,19 +158,21 @@ def interrupted(workspace: Path, tmp_path: Path) -> Path:
     return only_run(workspace)
 
 
-def test_other_settings_are_refused_field_by_field(interrupted: Path) -> None:
+def test_other_settings_are_refused_field_by_field(interrupted: Path, account: Account) -> None:
     """fault 7"""
-    changed = config(lr_heads=0.5, beta=1, ks=[1])
+    changed = config(lr_heads=0.5, batch_size=30, beta=1, ks=[1])
     with pytest.raises(UserError) as error:
         run(changed, track="none", earlier=find_earlier(interrupted.name))
-    lines = str(error.value).splitlines()
-    assert [line.split(":")[0].strip() for line in lines[1:]] == [
-        "config.ks",
-        "config.params.beta",
-        "config.params.lr_heads",
+    lines = [line.strip() for line in str(error.value).splitlines()[1:]]
+    assert lines == [
+        "config.ks: [1, 3, 5] -> [1]",
+        "config.params.batch_size: 60 -> 30",
+        "config.params.beta: 3 -> 1",
+        "config.params.lr_heads: 0.001 -> 0.5",
     ]
-    assert "0.001 -> 0.5" in str(error.value)
     assert not (interrupted / "record.json").exists()
+    account.did("a killed run taken up with another learning rate, batch size, beta and ks")
+    account.saw("refused: " + "; ".join(line.removeprefix("config.").removeprefix("params.") for line in lines))
 
 
 def test_best_weights_that_are_gone_are_missed_at_once(workspace: Path, tmp_path: Path) -> None:
@@ -177,17 +204,30 @@ def test_a_flipped_byte_in_a_checkpoint_is_refused(interrupted: Path) -> None:
     assert read_record(interrupted).status == "failed"
 
 
-def test_another_library_version_is_said_and_recorded(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_library_version_is_said_and_recorded(
+    interrupted: Path, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
     """fault 8"""
     log = interrupted / "events.jsonl"
     first, rest = log.read_text().split("\n", 1)
     event = json.loads(first)
-    event["environment"]["packages"]["torch"] = "1.0"
+    event["environment"]["packages"] |= {"torch": "1.0", "transformers": "2.0"}
     log.write_text(json.dumps(event) + "\n" + rest)
     record = run(config(), track="none", earlier=find_earlier(interrupted.name))
-    assert any("packages.torch" in line for line in record.resumed[0]["environment"])
-    assert any("torch" in warning for warning in record.warnings)
-    assert "torch" in capsys.readouterr().err
+    here = {name: version(name) for name in ("torch", "transformers")}
+    moved = [
+        f'packages.torch: "1.0" -> "{here["torch"]}"',
+        f'packages.transformers: "2.0" -> "{here["transformers"]}"',
+    ]
+    assert [line for line in record.resumed[0]["environment"] if line.startswith("packages.")] == moved
+    told = capsys.readouterr().err
+    for line in moved:
+        assert f"warning: taken up in another environment: {line}" in told
+        assert f"taken up in another environment: {line}" in record.warnings
+    assert record.environment["packages"]["torch"] == here["torch"]
+    account.simulated("one torch is installed; the log of the first half names another")
+    account.did("a killed run whose log says torch 1.0 and transformers 2.0, taken up here")
+    account.saw("a warning each, in the record, too: " + "; ".join(line.removeprefix("packages.") for line in moved))
 
 
 def test_a_run_that_finished_meanwhile_is_left_alone(interrupted: Path) -> None:
@@ -258,32 +298,6 @@ def test_mlflow_gets_every_figure_once(workspace: Path, tmp_path: Path, mlflow_s
     assert stored.data.tags["resumed"] == "1"
     assert steps_of(client, folder.name, "train/loss") == [4, 8, 12, 16]
     assert stored.data.metrics["P_at_1"] == pytest.approx(record.metrics["P@1"])
-
-
-def test_the_same_run_twice_at_once_is_refused(interrupted: Path) -> None:
-    """fault 11"""
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, time\nfrom pathlib import Path\nfrom harness.runlock import run_lock\n"
-            "with run_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)",
-            str(interrupted),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-        env=dict(os.environ),
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    try:
-        with pytest.raises(UserError, match=f"locked by pid {holder.pid}"):
-            run(config(), track="none", earlier=find_earlier(interrupted.name))
-    finally:
-        holder.kill()
-        holder.wait()
-    run(config(), track="none", earlier=find_earlier(interrupted.name))
 
 
 def test_differences_are_listed_field_by_field() -> None:

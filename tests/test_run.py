@@ -15,6 +15,8 @@ from harness.facts import recorded_origins
 from harness.files import read_manifest
 from harness.record import RunRecord, find_records, read_record
 from harness.run import choose_device, resolve_config, run
+from tests.commands import call
+from tests.trust.accounts import Account
 
 
 def config(**values: object) -> RunConfig:
@@ -75,9 +77,22 @@ def test_same_seed_same_bits(record: RunRecord, workspace: Path) -> None:
     assert (first / "scores.npy").read_bytes() == (second / "scores.npy").read_bytes()
 
 
-def test_micro_batch_size_and_backend_change_nothing(record: RunRecord) -> None:
-    assert run(config(batch_tokens=64), track="none").metrics == record.metrics
-    assert run(config(search={"backend": "faiss-flat"}), track="none").metrics == record.metrics
+def test_micro_batch_size_and_backend_change_nothing(record: RunRecord, workspace: Path, account: Account) -> None:
+    """parity 5: from the texts on, so that the encoder's batches are others, too"""
+    others = [{"batch_tokens": 64}, {"search": {"backend": "faiss-flat"}}]
+    others.append({"batch_tokens": 500, "search": {"backend": "faiss-flat"}})
+    kept = [np.load(workspace / "runs" / record.run_id / f"{name}.npy") for name in ("ids", "scores")]
+    apart = 0.0
+    for changes in others:
+        again = run(config(**changes), track="none")
+        ids, scores = (np.load(workspace / "runs" / again.run_id / f"{name}.npy") for name in ("ids", "scores"))
+        assert again.metrics == record.metrics
+        np.testing.assert_array_equal(ids, kept[0])
+        apart = max(apart, float(np.abs(scores - kept[1]).max()))
+    assert apart < 1e-6
+    usual = record.config["batch_tokens"]
+    account.did(f"one evaluation with encoder batches of 64, 500 and {usual:,} tokens, and both exact searches")
+    account.saw(f"{kept[0].size:,} predictions and {len(record.metrics)} metrics equal; scores differ by {apart:.0e}")
 
 
 def test_without_filter_masked_pairs_come_back(record: RunRecord, workspace: Path) -> None:
@@ -121,13 +136,31 @@ def test_fewer_labels_than_k_is_said(workspace: Path) -> None:
         config(search={"k": 3})
 
 
-def test_a_run_folder_can_be_moved(record: RunRecord, workspace: Path, tmp_path: Path) -> None:
-    """fault 28"""
+def test_a_run_folder_can_be_moved(
+    record: RunRecord,
+    workspace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    account: Account,
+) -> None:
+    """fault 28: to another place and another workspace, and nothing is left where it was"""
+    assert call("report") == 0
+    table = capsys.readouterr().out
+    assert f"{record.metrics['P@1']:.2f}" in table
     moved = tmp_path / "elsewhere"
     shutil.move(workspace / "runs", moved)
+    shutil.rmtree(workspace)
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "another-machine"))
     (found,) = find_records([moved])
     assert found == record
     assert read_manifest(moved / record.run_id, verify=True) is not None
+    assert call("report", "--runs", str(moved)) == 0
+    assert capsys.readouterr().out == table
+    assert call("predict", "--run", str(moved / record.run_id), "--text", "one two", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 5
+    account.did("a run folder moved, its workspace deleted, HARNESS_HOME elsewhere")
+    account.saw("record and hashes hold, `report` prints the same table, `predict` answers from there")
 
 
 def test_no_path_of_this_machine_in_what_is_written(workspace: Path, tmp_path: Path) -> None:
@@ -181,6 +214,30 @@ def test_a_failure_midway_is_recorded(workspace: Path, monkeypatch: pytest.Monke
     assert (failed.status, failed.error, failed.metrics) == ("failed", "MemoryError: no room", {})
     last = json.loads((only_folder(workspace) / "events.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["status"]) == ("end", "failed")
+
+
+def test_ranks_of_a_launcher_are_refused_by_the_command(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
+    """parity 2: no figure can depend on how many ranks there are"""
+    command = ("run", "--method", "zeroshot", "--dataset", "synthetic", "--set", "encoder=tiny", "--track", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert call(*command) == 2
+        told = capsys.readouterr().err
+        assert "WORLD_SIZE is 2, but a run is one process on one device" in told
+    assert not list((workspace / "runs").glob("*"))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert call(*command) == 0
+    (made,) = find_records([workspace / "runs"])
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.delenv("RANK")
+    assert run(config(), track="none").metrics == made.metrics
+    account.did(
+        "`harness run` as rank 0 and as rank 1 of WORLD_SIZE=2, as a launcher starts them; then of WORLD_SIZE=1"
+    )
+    account.saw("two ranks: exit code 2 each, no run folder; one rank: the same metrics as without a launcher")
 
 
 def test_not_finite_vectors_are_flagged_and_count_as_misses(monkeypatch: pytest.MonkeyPatch) -> None:

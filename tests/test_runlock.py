@@ -14,6 +14,7 @@ from harness.errors import DataError, Terminated, UserError
 from harness.files import read_json, write_json
 from harness.record import find_records
 from harness.runlock import run_lock
+from tests.trust.accounts import Account
 
 ROOT = Path(__file__).parents[1]
 HOLD = """
@@ -114,7 +115,7 @@ def test_sigterm_unlocks(folder: Path) -> None:
 
 @pytest.mark.parametrize("buried", [True, False])
 def test_the_lock_of_a_killed_process_is_taken_over(
-    folder: Path, capsys: pytest.CaptureFixture[str], buried: bool
+    folder: Path, capsys: pytest.CaptureFixture[str], buried: bool, account: Account
 ) -> None:
     """fault 12: also while its parent has not yet asked for its exit code."""
     process = hold(folder)
@@ -130,6 +131,9 @@ def test_the_lock_of_a_killed_process_is_taken_over(
     assert capsys.readouterr().err == (
         f"note: run {folder.name} was locked by pid {process.pid}, which has ended without unlocking it; going on\n"
     )
+    if buried:
+        account.did("the process that held a run's lock was SIGKILLed, then another one took the run")
+        account.saw("the lock was taken over, with a note that its pid has ended without unlocking it")
 
 
 def test_a_reused_pid_is_not_the_holder(folder: Path) -> None:
@@ -160,7 +164,7 @@ def test_a_pid_of_somebody_else_lives(folder: Path, monkeypatch: pytest.MonkeyPa
     ("changed", "place"),
     [({"host": "far-away"}, f"host {socket.gethostname()} cannot see"), ({"namespace": "x"}, "this container cannot")],
 )
-def test_the_lock_of_another_host_stays(folder: Path, changed: dict[str, str], place: str) -> None:
+def test_the_lock_of_another_host_stays(folder: Path, changed: dict[str, str], place: str, account: Account) -> None:
     """fault 12: its processes cannot be seen from here, nor those of another container."""
     pid = dead_pid()
     write_lock(folder, pid=pid, **changed)
@@ -172,6 +176,8 @@ def test_the_lock_of_another_host_stays(folder: Path, changed: dict[str, str], p
     assert place in message
     assert message.endswith(f"if it does not, remove {lock_file(folder)}")
     assert lock_file(folder).read_bytes() == before
+    account.did(f"a run whose lock is by a pid that is dead here, of another {next(iter(changed))}")
+    account.saw("refused with pid and host and what to remove if it is dead there; the lock stayed as it was")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"pid": -1}', "\xff", '{"pid": "1", "host": 3}'])

@@ -27,6 +27,7 @@ from harness.tracking.model import pack_model
 from harness.trained import TrainedModel, TrainedRun
 from tests.scoring import check_answers, free_port, opened, scoring_server
 from tests.small_models import small_workspace, write_model
+from tests.trust.accounts import Account
 
 pytest_plugins = ["tests.finished_runs"]
 pytestmark = pytest.mark.usefixtures("in_their_home")
@@ -262,7 +263,7 @@ class Marker:
         return Path.touch, (self.file,)
 
 
-def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: Account) -> None:
     """fault 67"""
     import pickle
 
@@ -286,7 +287,7 @@ def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.M
     values = read_json(manifest)
     values["files"]["counts.npy"] = {"sha256": sha256_file(counts), "bytes": counts.stat().st_size}
     write_json(manifest, values)  # as somebody would who can write the folder
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(DataError, match="not an array of numbers"):
         load_package(copied / PACKAGE)
     counts.write_bytes(before[0])
     manifest.write_bytes(before[1])
@@ -298,6 +299,8 @@ def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(MlflowException, match="pickle is disallowed"):
         opened(copied)
     assert not marker.exists()
+    account.did("pickles in an MLflow model: beside the weights, as counts.npy with a forged hash, as python_model")
+    account.saw("each refused when it is loaded; the marker file is not there")
 
 
 @pytest.mark.parametrize("name", ["record.json", "labels.text.values.npy", "model/model.safetensors", "manifest.json"])

@@ -14,6 +14,7 @@ from harness.data.sources import sparse_text
 from harness.data.sources.lines import line_chunks
 from harness.data.sources.sparse_text import read_filter, read_labels
 from harness.errors import DataError, UserError
+from tests.trust.accounts import Account
 
 POSITIVE = ("1", "1.0", "0.5", "1e-3", "2.50", ".25", "3.", "+1", "1E+2", "0.000000000000000000000000000000000000001")
 ZERO = ("0", "0.0", "0e5", ".0", "-0")
@@ -123,6 +124,7 @@ def test_a_large_file_agrees_with_a_plain_reader(place) -> None:
         ("0 9\n2:1\n", 2, "promises 0 rows"),
         ("2 9\n1:1\n3:1 9:1\n", 3, "label '9' is out of range: there are 9"),
         ("2 9\n1:1\n99999999999999999999:1\n", 3, "out of range"),
+        ("2 9\n1:1\n3:1 9:0\n", 3, "label '9' is out of range"),
         ("1 0\n0:1\n", 2, "out of range: there are 0"),
         ("2 99999\n1:1\n-3:1\n", 3, "label '-3' is not a whole number"),
         ("2 9\n1:1\n3.0:1\n", 3, "label '3.0' is not a whole number"),
@@ -155,6 +157,11 @@ def test_a_large_file_agrees_with_a_plain_reader(place) -> None:
         ("2 7 9\n1 0:1\n0:1 2:1\n", 3, "a row without labels begins with a space"),
         ("2 7 99999\n1 0:1\n1.5 2:1\n", 3, "label '1.5'"),
         ("1 7 9\n1 0:1\n 0:1\n", 3, "promises 1 rows"),
+        ("2 7 9\n1 0:1\n2 6:1 7:1\n", 3, "feature '7' is out of range: there are 7"),
+        ("2 7 9\n1 0:1\n 7:1\n", 3, "feature '7' is out of range"),
+        ("2 7 9\n1 0:1\n2 -1:1\n", 3, "feature '-1' is not a whole number"),
+        ("2 7 9\n1 0:1\n2 3\n", 3, "'3' is not of the form feature:value"),
+        ("2 7 9\n1 0:1\n2 3:\n", 3, "'3:' is not of the form feature:value"),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(place, text, line, message) -> None:
@@ -164,6 +171,37 @@ def test_a_fault_is_named_with_its_file_and_line(place, text, line, message) -> 
         read_labels(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert message in str(caught.value)
+
+
+def test_a_header_that_disagrees_in_any_of_its_numbers(place, account: Account) -> None:
+    """fault 50: N D L against three rows, seven features and nine labels."""
+    content, told = "8 0:1\n1,2 6:0.5\n 3:1\n", {}
+    assert read_labels(place(f"3 7 9\n{content}")).shape == (3, 9)
+    for header in ("4 7 9", "2 7 9", "3 6 9", "3 7 8", "3 7"):
+        path = place(f"{header}\n{content}")
+        with pytest.raises(DataError) as caught:
+            read_labels(path)
+        told[header] = str(caught.value).removeprefix(f"{path}:")
+    assert {header: message.partition(":")[0] for header, message in told.items()} == {
+        "4 7 9": "1",
+        "2 7 9": "4",
+        "3 6 9": "3",
+        "3 7 8": "2",
+        "3 7": "2",
+    }
+    account.did(f"headers {', '.join(told)} over 3 rows of 7 features and 9 labels")
+    account.saw(
+        f"{len(told)} of {len(told)} refused; `3 6 9` at line {told['3 6 9'].replace(':', '', 1).partition(',')[0]}"
+    )
+
+
+def test_a_gzip_bomb_is_refused_as_it_is_read(place, account: Account) -> None:
+    """fault 41: a file that a person placed, so that nothing was unpacked on its way; every reader starts here."""
+    bomb = gzip.compress(b"\n" * 4_000_000) * 26
+    with pytest.raises(DataError, match=r"expands more than 1,000 times \([\d,]+ bytes to over 10\d,") as caught:
+        list(map(type, line_chunks(place(bomb, ".txt.gz"))))
+    account.did(f"a file placed by hand: {len(bomb):,} bytes of gzip that hold {26 * 4_000_000:,} empty rows")
+    account.saw("refused while it was read: " + str(caught.value).rpartition("refused: ")[2])
 
 
 def test_the_line_is_right_in_a_later_chunk(place) -> None:
@@ -219,16 +257,19 @@ def test_random_bytes_never_raise_anything_but_a_user_error(place, header, soup)
         assert matrix.shape[1] == 9 or read is read_labels
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.sampled_from([b"3 999\n", b"3 7 999\n"]), SOUP)
+WORDS = st.sampled_from([b"998:1", b"999:1", b"999:0", b"3:0", b"3", b"3,998", b"3,999", b"6:1", b"7:1", b" ", b"\n"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([b"3 999\n", b"3 7 999\n"]), st.one_of(SOUP, st.lists(WORDS, max_size=12).map(b" ".join)))
 def test_the_fast_road_and_the_slow_road_agree(place, header, soup) -> None:
     """Whatever the bytes are, both accept with equal matrices or both refuse with one message."""
     path, outcomes = place(header + soup), []
     for slow in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             if slow:
-                patch.setattr(sparse_text, "_fast_pairs", lambda chunk: None)
-                patch.setattr(sparse_text, "_fast_label_lists", lambda chunk: None)
+                patch.setattr(sparse_text, "_fast_pairs", lambda *_: None)
+                patch.setattr(sparse_text, "_fast_label_lists", lambda *_: None)
             try:
                 outcomes.append(read_labels(path).toarray().tolist())
             except DataError as error:

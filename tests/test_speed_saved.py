@@ -91,7 +91,7 @@ ROW = ["suites", "training", "rows", 0]
         ([*ROW, "ours", "unit"], "B", "ours is in 'B', the reference in 's'"),
         ([*ROW, "target", "way"], "about", "target.way: "),
         ([*ROW, "ratio"], None, "ratio: Field required"),
-        ([*ROW, "what"], "\ud800", "what: "),
+        ([*ROW, "what"], "\ud800", "surrogates not allowed"),
         ([*ROW, "at"], {"labels": [1]}, "at.labels"),
     ],
 )

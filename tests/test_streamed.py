@@ -17,6 +17,7 @@ from harness.loss.streamed import DecoupledSoftmax, StreamedLoss, Totals
 from harness.loss.streamed_topk import SoftTopK
 from harness.train.fullspace import LabelOrder, located
 from tests.space_oracles import masks, random_space, softmax_by_definition, texts, topk_by_definition
+from tests.trust.accounts import Account
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,6 +67,7 @@ def dense(definition: Callable[[Tensor], Tensor], scores: Tensor) -> tuple[float
     k=st.integers(1, 3),
 )
 def test_streamed_losses_are_those_of_the_definition(seed, labels, cuts, spread, share, soft, k):
+    """parity 3"""
     space = random_space(5, labels, seed, soft=soft, share=share)
     scores = spread * torch.randn(5, labels, generator=torch.Generator().manual_seed(seed))
     edges = sorted({0, labels, *(cut for cut in cuts if cut < labels)})
@@ -77,6 +79,27 @@ def test_streamed_losses_are_those_of_the_definition(seed, labels, cuts, spread,
         value, wanted = dense(definition, scores)
         assert totals.loss.item() == pytest.approx(value, rel=1e-5, abs=1e-6)
         torch.testing.assert_close(gradient.double(), wanted, rtol=1e-4, atol=2e-6)
+
+
+def test_a_loss_in_chunks_is_the_dense_loss(account: Account) -> None:
+    """parity 3: both losses over all labels, in chunks of very different sizes"""
+    labels, edges = 400, [0, 1, 40, 47, 200, 399, 400]
+    space = random_space(12, labels, seed=5, soft=True, share=0.02)
+    scores = 3 * torch.randn(12, labels, generator=torch.Generator().manual_seed(5))
+    told = []
+    for name, make, definition in (
+        ("softmax", DecoupledSoftmax, lambda s: softmax_by_definition(s, space)),
+        ("soft top-5", soft_topk(labels, 5), lambda s: topk_by_definition(s, space, 5)),
+    ):
+        totals, gradient, _ = streamed(make, scores, space, edges)
+        value, wanted = dense(definition, scores)
+        worst = float((gradient.double() - wanted).abs().max() / wanted.abs().max())
+        assert value > 0.1
+        assert totals.loss.item() == pytest.approx(value, rel=1e-6)
+        assert worst < 1e-5
+        told.append(f"{name} {totals.loss.item():.6f} and {value:.6f}, gradients to {worst:.0e}")
+    account.did(f"losses of 12 queries over {labels} labels in {len(edges) - 1} chunks, against dense ones in float64")
+    account.saw("; ".join(told))
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4, -1e4])

@@ -27,6 +27,7 @@ from harness.sweep.storage import open_study
 from tests.commands import call
 from tests.sweeps import REQUEST, SWEEP, planned, states
 from tests.training_runs import DATASET
+from tests.trust.accounts import Account
 
 WORKER = """
 import json, os, signal, sys, time
@@ -171,7 +172,7 @@ def test_a_sweep_from_end_to_end(
 
 
 def test_trials_that_are_lost_too_often_do_not_stop_the_sweep(
-    workspace: Path, workers: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    workspace: Path, workers: Callable[[str], None], capsys: pytest.CaptureFixture[str], account: Account
 ) -> None:
     """fault 16"""
     workers(f"""
@@ -186,6 +187,8 @@ def test_trials_that_are_lost_too_often_do_not_stop_the_sweep(
     assert rows[1]["reason"] == "its worker died 2 times"
     assert said.err.count("ended by SIGKILL") == 2
     assert states(open_study(planned())) == ["COMPLETE", "FAIL", "COMPLETE", "FAIL"]
+    account.did("every worker that takes trial 1 of 3 dies of SIGKILL; --max-retry 1")
+    account.saw(f"exit code 0; trials {', '.join(row['state'] for row in rows)}, the reason: {rows[1]['reason']}")
 
 
 def test_a_sweep_whose_trials_fail_alike_stops(

@@ -4,7 +4,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import psutil
@@ -13,10 +14,26 @@ import pytest
 from harness.files import read_json
 from harness.record import read_record
 from harness.resume import read_events
+from harness.sweep import Timing
+from harness.sweep.queue import repair
 from harness.sweep.results import Results
 from harness.sweep.storage import open_study
+from harness.sweep.worker import _work
 from tests.commands import call
-from tests.sweeps import SWEEP, alive, by_slot, planned, stopped_in_training, training_workers, wait_for
+from tests.sweeps import (
+    SETTINGS,
+    SWEEP,
+    alive,
+    begun,
+    by_slot,
+    planned,
+    states,
+    stopped_in_training,
+    training_workers,
+    wait_for,
+)
+from tests.training_runs import begin_child, exit_code
+from tests.trust.accounts import Account
 
 
 @pytest.fixture(autouse=True)
@@ -31,15 +48,18 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_workers_that_are_killed_lose_nothing(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_that_are_killed_lose_nothing(
+    workspace: Path, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
     """fault 15: re-queued once, with the same point, and continued from the checkpoint"""
-    folder, killed = workspace / "studies" / "small", []
+    folder, killed, epochs = workspace / "studies" / "small", [], []
 
     def kill_two() -> None:
         for _ in range(2):
-            pid, run = stopped_in_training(folder, but=dict(killed))
+            pid, run, saved = stopped_after_an_epoch(folder, but=dict(killed))
             os.kill(pid, signal.SIGKILL)
             killed.append((pid, run))
+            epochs.append(saved)
 
     killer = in_background(kill_two)
     words = ["--trials", "4", "--workers", "2", "--set", "epochs=6", "--json"]
@@ -58,12 +78,76 @@ def test_workers_that_are_killed_lose_nothing(workspace: Path, capsys: pytest.Ca
         assert (lost.state.name, done.state.name) == ("FAIL", "COMPLETE")
         assert lost.params == done.params
         assert done.user_attrs["attempts"] == 1
-    for _, run in killed:  # the folder that the killed worker left is the one that was finished
-        events = read_events(run / "events.jsonl")
-        assert [event["event"] for event in events if event["event"] in ("start", "resume")] == ["start", "resume"]
+    for (_, run), saved in zip(killed, epochs, strict=True):  # what the killed worker left is what was finished
+        before, after = epochs_by_attempt(run)
+        assert min(after) == saved + 1 > 1
+        assert sorted({*before, *after}) == list(range(1, 7))
         assert read_record(run).status == "finished"
     assert len([path for path in (folder / "runs").iterdir() if path.is_dir()]) == 4
     assert not any(alive(pid) for pid, _ in killed)
+    account.did(f"SIGKILL of {len(killed)} sweep workers in trials of 6 epochs, {epochs[0]} and {epochs[1]} saved")
+    account.saw(
+        f"both put back once, same point, went on in epochs {epochs[0] + 1} and {epochs[1] + 1} of their run folders; "
+        f"{len(facts['slots'])} of 4 COMPLETE"
+    )
+
+
+def stopped_after_an_epoch(folder: Path, but: Container[int]) -> tuple[int, Path, int]:
+    """A worker that was stopped in a trial, the folder of its run, and how many epochs its checkpoint knows."""
+    while True:
+        pid, run = stopped_in_training(folder, but)
+        newest = max(run.glob("checkpoints/step-*/state.json"), default=None)
+        if newest is not None and (epochs := read_json(newest)["epoch"]):
+            return pid, run, epochs
+        os.kill(pid, signal.SIGCONT)  # what it has saved is from the midst of its first epoch
+        time.sleep(0.01)
+
+
+def epochs_by_attempt(run: Path) -> list[list[int]]:
+    """The epochs that were trained between start and resume, and after that."""
+    attempts: list[list[int]] = []
+    for event in read_events(run / "events.jsonl"):
+        if event["event"] in ("start", "resume"):
+            attempts.append([])
+        elif event["event"] == "metrics" and "train/epoch" in event["values"]:
+            attempts[-1].append(int(event["values"]["train/epoch"]))
+    return attempts
+
+
+def test_a_worker_that_misses_its_heartbeat_lives_on(tmp_path: Path, account: Account) -> None:
+    """fault 17: SIGSTOP in the midst of a trial, for twice the grace period; forked, because torch takes seconds"""
+    timing = Timing(heartbeat=1, grace=1)
+    plan, study, group = begun(timing, trials=2, settings=(*SETTINGS, "epochs=8"))
+    order = {"plan": plan.as_dict(), "group": group, "worker": "the only one"}
+    child = begin_child(lambda: _work(order), tmp_path / "said")
+    try:
+        stopped, run = stopped_in_training(plan.folder)
+        began = time.monotonic()
+        assert stopped == child
+        assert repair(study, plan) == []  # its last sign of life is fresh
+        time.sleep(2 * timing.grace)
+        (given_away,) = repair(study, plan)
+        silent = time.monotonic() - began
+        os.kill(child, signal.SIGCONT)
+        code = exit_code(child)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    said = (tmp_path / "said").read_text()
+    assert code == 0, said
+    assert given_away.number == 0
+    assert "trial 0: was given to another worker meanwhile; dropped" in said
+    assert "Cannot tell" not in said
+    assert states(study) == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert study.trials[2].params == study.trials[0].params
+    assert len(read_record(run).resumed) == 1  # nobody else had taken it up, so the same folder went on
+    account.did(
+        f"SIGSTOP of a worker in a trial for {silent:.1f} s with a grace period of {timing.grace} s, then SIGCONT"
+    )
+    account.saw(
+        f"exit code {code}, never 'Cannot tell a FAIL trial': it dropped trial 0, did the next, and that point again: "
+        f"{', '.join(states(study))}"
+    )
 
 
 @pytest.mark.slow
@@ -90,15 +174,16 @@ def test_a_worker_that_was_stopped_wakes_up_to_the_next_trial(workspace: Path) -
     assert read_record(stopped[0]).status in ("killed", "finished")
 
 
-def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixture[str], account: Account) -> None:
     """fault 6: workers save, their trials wait again without an attempt counted, no process is left"""
     folder = workspace / "studies" / "small"
     words = [*SWEEP, "--trials", "2", "--set", "epochs=8"]
-    family: list[psutil.Process] = []
+    family: set[psutil.Process] = set()
+    others = set(psutil.Process().children(recursive=True))
 
     def interrupt() -> None:
         wait_for(lambda: training_workers(folder))
-        family.extend(psutil.Process().children(recursive=True))
+        family.update(psutil.Process().children(recursive=True))
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = in_background(interrupt)
@@ -107,8 +192,12 @@ def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "to go on: python -m harness sweep" in said
     assert "--trials 2" in said
+    family -= others
     assert family
-    assert not any(alive(child.pid) for child in family)
+    left = [child for child in family if child.is_running()]  # true of a zombie, too
+    assert not left
+    (marked,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
+    assert read_record(marked).status == "killed"
     facts = read_json(folder / "study.json")
     assert [row["state"] for row in facts["slots"]] == ["WAITING"] * 2
     assert [row["attempts"] for row in facts["slots"]] == [1, 1]
@@ -118,3 +207,8 @@ def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixtur
     runs = [path for path in (folder / "runs").iterdir() if path.is_dir()]
     assert len(runs) == 2
     assert sorted(len(read_record(run).resumed) for run in runs) == [0, 1]
+    account.did("SIGINT to a sweep of 2 trials while its worker trained the first")
+    account.saw(
+        f"exit code 130, run killed, both trials WAITING, {len(left)} of {len(family)} child processes left, dead ones "
+        "included; same command: 2 COMPLETE"
+    )

@@ -9,23 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
-from optuna import Study
 from optuna.trial import TrialState
 
-from harness.errors import DataError, UserError
-from harness.files import read_json, write_json
+from harness.errors import UserError
+from harness.files import read_json
 from harness.sweep import Plan, Timing, plan_from
 from harness.sweep.joining import join
-from harness.sweep.keeping import KEEPER_LOCK
 from harness.sweep.queue import DUPLICATE, claim, enqueue, fail, fill, give_back, held_by, repair, slots
-from harness.sweep.recovering import _curve, recover
+from harness.sweep.recovering import recover
 from harness.sweep.results import Results, best_slots, trials_frame
-from harness.sweep.runs import TrialRun
 from harness.sweep.samplers import make_pruner, make_sampler
 from harness.sweep.space import suggest
 from harness.sweep.storage import open_study, storage_address
-from tests.sweeps import begun, by_slot, planned, states
+from tests.sweeps import begun, by_slot, drawn, planned, states
+from tests.trust.accounts import Account
 
 
 def claimed_by(plan: Plan, worker: str, report: Path) -> None:
@@ -121,17 +118,6 @@ def test_more_trials_top_up_and_fewer_leave_the_rest(workspace: Path) -> None:
     assert [trial.user_attrs["slot"] for trial in study.trials] == [0, 1, 2, 3, 4]
     assert claim(study, dataclasses.replace(plan, trials=1), "w") is not None
     assert claim(study, dataclasses.replace(plan, trials=1), "w") is None  # the others were not asked for
-
-
-def drawn(study: Study, plan: Plan, worker: str) -> int:
-    """A claimed trial with its point."""
-    import optuna
-
-    trial_id = claim(study, plan, worker)
-    assert trial_id is not None
-    study.sampler = make_sampler(plan, study._storage.get_trial(trial_id).user_attrs["slot"])
-    suggest(optuna.Trial(study, trial_id), plan.space)
-    return trial_id
 
 
 def test_a_lost_trial_waits_again_until_it_was_lost_too_often() -> None:
@@ -263,9 +249,33 @@ def test_a_plan_reaches_a_worker_as_it_is() -> None:
     assert "secret" not in shown_address("postgresql://me:secret@host/name")
 
 
-def test_a_study_is_not_used_for_something_else() -> None:
+def test_of_two_searches_that_begin_one_study_at_once_one_is_refused(tmp_path: Path, account: Account) -> None:
+    """fault 19: two processes, one name, two spaces, and no database yet"""
+    plans = [planned(trials=1), planned(trials=1, over="lambda=0.2:0.3,beta")]
+
+    def begin(number: int) -> None:
+        try:
+            join(plans[number])
+            said = "joined"
+        except UserError as error:
+            said = str(error)
+        (tmp_path / f"{number}.txt").write_text(said)
+
+    in_processes(2, begin)
+    said = [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
+    winner = said.index("joined")
+    refusal = said[1 - winner].splitlines()
+    assert refusal[0].startswith("study 'small' searches something else; take another --study, or undo:")
+    assert [line.partition(":")[0].strip() for line in refusal[1:]] == ["space.lambda.high", "space.lambda.low"]
+    join(plans[winner])
+    account.did("two processes began a study of one name at once, with lambda 0.1:0.9 and with 0.2:0.3")
+    account.saw(f"one began it, the other was refused: {'; '.join(line.strip() for line in refusal[1:])}")
+
+
+def test_a_study_is_not_used_for_something_else(account: Account) -> None:
     """fault 19: every field that differs is named"""
     plan, _, _ = begun(trials=1)
+    named = []
     for changes, field in {
         ("over", "lambda"): "space.beta",
         ("over", "lambda=0.2:0.3,beta"): "space.lambda.low: 0.1 -> 0.2",
@@ -281,87 +291,14 @@ def test_a_study_is_not_used_for_something_else() -> None:
             join(planned(**{changes[0]: changes[1]}))
         assert field in str(refused.value)
         assert "another --study" in str(refused.value)
+        named.append(field.partition(":")[0])
     join(planned(max_retry=7, trials=9, settings=(*plan_settings(plan), "device=cpu")))  # changes no result
+    account.did(f"a study joined with another space, objective, method, data, setting, seed: {len(named)} ways")
+    account.saw(f"all {len(named)} refused by field: {', '.join(dict.fromkeys(named))}")
 
 
 def plan_settings(plan: Plan) -> tuple[str, ...]:
     return tuple(layer.origin.removeprefix("--set ") for layer in plan.layers if layer.origin.startswith("--set"))
-
-
-def ended(trials: int, **changes: object) -> tuple[Plan, Study, str]:
-    """A study whose trials have ended, and whose folder says so."""
-    plan, study, group = begun(trials=trials, **changes)
-    for number in range(trials):
-        drawn(study, plan, "w")
-        if number == 1:
-            fail(study, study._storage.get_all_trials(study._study_id)[1]._trial_id, "diverged")
-        else:
-            study.tell(number, 10.0 + number)
-    Results(plan, study, group).write()
-    return plan, study, group
-
-
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.99])
-def test_a_truncated_database_is_never_taken_for_a_whole_one(share: float) -> None:
-    """fault 18"""
-    plan, before, _ = ended(6)
-    rows = [(trial.params, trial.values, trial.state) for trial in before.trials]
-    before._storage.remove_session()
-    file = plan.folder / "study.db"
-    os.truncate(file, int(file.stat().st_size * share))
-    with pytest.raises(DataError) as refused:
-        join(plan)
-    assert str(file) in str(refused.value)
-    assert "--recover" in str(refused.value)
-    aside, count = recover(plan)
-    assert aside is not None
-    assert aside.exists()
-    assert count == 6
-    study, _ = join(plan)
-    fill(study, plan)
-    assert [(trial.params, trial.values, trial.state) for trial in study.trials] == rows
-    assert slots(study, 6)[1].ended(0)
-
-
-def test_a_database_that_is_gone_is_missed() -> None:
-    """fault 18"""
-    plan, _, _ = ended(2)
-    (plan.folder / "study.db").unlink()
-    for _ in range(2):  # the refusal leaves nothing that would be taken for the study
-        with pytest.raises(DataError, match=r"2 of 2 ended trials are not in it"):
-            join(plan)
-    with pytest.raises(UserError, match=r"searches something else"):
-        recover(planned(over="lambda"))
-    with FileLock(plan.folder / KEEPER_LOCK), pytest.raises(UserError, match=r"a sweep works on study 'small'"):
-        recover(plan)
-    assert recover(plan)[1] == 2
-    join(plan)
-    write_json(plan.folder / "study.json", {"no": "facts"})
-    with pytest.raises(DataError, match=r"not the facts of a study"):
-        join(plan)
-
-
-def test_a_rebuilt_curve_has_the_epochs_that_were_validated(tmp_path: Path) -> None:
-    """Validated every second epoch, and after the last one; the fourth one twice, because of a resume."""
-    log: list[dict[str, object]] = [{"event": "start"}]
-    for epoch in (1, 2, 3, 4, 4, 5):
-        values = {"train/epoch": epoch} | ({"validation/P@1": 10.0 * epoch} if epoch in (2, 4, 5) else {})
-        log += [{"event": "metrics", "step": 7 * epoch, "values": values}]
-    log += [{"event": "metrics", "step": 3, "values": {"system/cpu_percent": 1.0}}]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in log))
-    assert _curve(TrialRun(tmp_path, "2026", 0, 0, {}), "P@1") == {2: 20.0, 4: 40.0, 5: 50.0}
-
-
-def test_a_database_that_is_gone_before_a_trial_ended_is_made_anew() -> None:
-    """fault 18: the study keeps its id, by which its run folders are found"""
-    plan, study, group = begun(trials=2)
-    drawn(study, plan, "w")
-    Results(plan, study, group).write()
-    (plan.folder / "study.db").write_bytes(b"")
-    again, same = join(plan)
-    assert same == group
-    fill(again, plan)
-    assert states(again) == ["WAITING"] * 2
 
 
 def test_a_front_holds_what_nothing_beats() -> None:

@@ -23,6 +23,7 @@ from harness.sweep.results import Results
 from harness.sweep.runs import left_behind
 from harness.sweep.trial import Attempt
 from tests.sweeps import begun, states
+from tests.tracked_runs import draft
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Fake = Callable[..., RunRecord]
@@ -248,8 +249,9 @@ def test_a_run_that_a_living_process_holds_is_left_to_it() -> None:
     folder = plan.runs / "held"
     folder.mkdir(parents=True)
     parent = {"id": group, "kind": "sweep", "name": "small", "params": {"study": "small", "trial": 0, "slot": 0}}
-    start = {"event": "start", "time": "2026-01-01T00:00:00+00:00", "started": "2026", "parent": parent}
-    (folder / "events.jsonl").write_text(json.dumps(start | {"config": recorded(config)}) + "\n")
+    facts = draft("held") | {"config": recorded(config), "parent": parent}
+    start = {"event": "start", "time": "2026-01-01T00:00:00+00:00", **facts}
+    (folder / "events.jsonl").write_text(json.dumps(start) + "\n")
     found = left_behind(plan, group, 0, config)
     assert found is not None
     assert not isinstance(found, RunRecord)

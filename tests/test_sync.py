@@ -17,6 +17,7 @@ from harness.tracking.syncing import log_folders, sync
 from tests.commands import call
 from tests.servers import free_port
 from tests.tracked_runs import cut_off, everything, logged, steps_of, stored_runs
+from tests.trust.accounts import Account
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def runs(workspace: Path) -> Path:
     return workspace / "runs"
 
 
-def test_twice_is_once(runs: Path, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_twice_is_once(runs: Path, client: Any, capsys: pytest.CaptureFixture[str], account: Account) -> None:
     """fault 24"""
     for name in ("a", "b"):
         logged(runs / name, [{"P@1": float(step), "loss": 0.5} for step in range(5)])
@@ -47,6 +48,9 @@ def test_twice_is_once(runs: Path, client: Any, capsys: pytest.CaptureFixture[st
     assert call("sync", "a", "b") == 0
     assert "2 sent" in capsys.readouterr().out
     assert [everything(client, name) for name in ("a", "b")] == first
+    points = sum(len(history) for run in first for history in run["metrics"].values())
+    account.did("two logs sent three times, the third time with MLflow's note of the first taken away")
+    account.saw(f"{points} points, parameters, tags and artifacts after the third as after the first")
 
 
 def test_what_is_complete_is_not_replayed(
@@ -77,7 +81,9 @@ def test_what_is_complete_is_not_replayed(
     capsys.readouterr()
 
 
-def test_a_run_folder_may_be_moved(runs: Path, tmp_path: Path, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_may_be_moved(
+    runs: Path, tmp_path: Path, client: Any, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
     """fault 28"""
     logged(runs / "a", [{"loss": 1.0}])
     shutil.move(runs / "a", tmp_path / "else" / "where" / "a")
@@ -89,6 +95,14 @@ def test_a_run_folder_may_be_moved(runs: Path, tmp_path: Path, client: Any, caps
     assert "1 already complete" in capsys.readouterr().out
     assert everything(client, "a") == before
     assert {path for path, _ in before["artifacts"]} >= {"record.json", "events.jsonl"}
+    (run,) = stored_runs(client, "a")
+    for name in ("record.json", "events.jsonl"):
+        sent = Path(client.download_artifacts(run.info.run_id, name))
+        assert sent.read_bytes() == (tmp_path / "a" / name).read_bytes()
+    account.did("a run folder moved twice, and sent to MLflow from both places")
+    account.saw(
+        f"one run in MLflow, the second time already complete; its {len(before['artifacts'])} artifacts resolve"
+    )
 
 
 def test_groups_and_their_runs_are_found(workspace: Path, tmp_path: Path) -> None:

@@ -179,3 +179,15 @@ def test_best_entries_are_those_of_sorting(
     assert ids.tolist() == wanted[0]
     assert best.tolist() == wanted[1]
     assert (ids.dtype, best.dtype) == (np.int32, np.float32)
+
+
+@pytest.mark.parametrize("width", [4, 12])
+def test_scores_that_are_no_numbers_are_never_returned(width: int) -> None:
+    """fault 55: nor do they hide others, in rows of any length"""
+    scores = np.arange(1, width + 1, dtype=np.float32)[None, :] / 4
+    scores[0, [0, 3]] = np.nan, np.inf
+    ids, best = top_entries(csr_array(scores), width)
+    numbers = [label for label in reversed(range(width)) if label not in (0, 3)]
+    assert ids.tolist() == [[*numbers, -1, -1]]
+    assert best[0, :-2].tolist() == scores[0, numbers].tolist()
+    assert top_entries(csr_array(scores), 2)[0].tolist() == [numbers[:2]]

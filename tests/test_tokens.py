@@ -1,6 +1,7 @@
 """The token store: right ids, one build, and no damaged cache believed."""
 
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -172,7 +173,7 @@ def test_key_follows_content_not_place(pieces, tmp_path):
     assert len(stores(tmp_path)) == 5
 
 
-def test_two_processes_build_once(pieces, tmp_path):
+def test_two_processes_build_once(pieces, tmp_path, account):
     """fault 34: one builds, the other waits, both read equal bytes."""
     Texts.from_strings(synthetic_texts(20_000, words=6)).save(tmp_path, "texts")
     (tmp_path / "tokenizer.json").write_bytes(pieces.path.read_bytes())
@@ -188,7 +189,16 @@ def test_two_processes_build_once(pieces, tmp_path):
     digests = {process.communicate(timeout=60)[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0]
     assert len(digests) == 1
-    assert (tmp_path / "builds.txt").read_text() == "built\n"
+    built = (tmp_path / "builds.txt").read_text()
+    assert built == "built\n"
+    store = token_store(Texts.load(tmp_path, "texts"), pieces, 16, "tokenise")
+    expected = hashlib.sha256(store.values.tobytes() + store.offsets.tobytes()).hexdigest()
+    assert {digest.strip() for digest in digests} == {expected}
+    assert store.values.tobytes() == tokenize(synthetic_texts(20_000, words=6), pieces, 16).values.tobytes()
+    account.did("two processes told to go at once, both asking for the tokens of 20,000 texts")
+    account.saw(
+        f"built {built.count('built')} time; both read sha256 {expected[:12]}..., which is that of the right tokens"
+    )
 
 
 def test_full_disk_leaves_no_store(pieces, tmp_path, monkeypatch):

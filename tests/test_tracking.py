@@ -140,13 +140,15 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(b'{"time": "t", "event": "start"}\n{"time": "t", "ev')
+    path.write_bytes(
+        b'{"time": "2026-01-01T00:00:00+00:00", "event": "start"}\n{"time": "2026-01-01T00:00:01+00:00", "ev'
+    )
     reader = LogReader(path)
     assert [event["event"] for event in reader.read()] == ["start"]
     assert reader.read() == []
     assert not has_ended(path)
     with path.open("ab") as stream:
-        stream.write(b'ent": "end"}\n')
+        stream.write(b'ent": "end", "status": "finished", "error": null}\n')
     assert has_ended(path)
     assert [event["event"] for event in reader.read()] == ["end"]
     with path.open("ab") as stream:

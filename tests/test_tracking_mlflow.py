@@ -15,12 +15,33 @@ from harness.tracking.group import GroupLog
 from harness.tracking.mlflow_run import MlflowRun
 from harness.tracking.mlflow_store import open_store, original_name, patiently
 from harness.tracking.syncing import send
-from tests.tracked_runs import draft, finished, logged, steps_of, stored_runs
+from tests.tracked_runs import draft, events_of, finished, logged, steps_of, stored_runs
+from tests.trust.accounts import Account
 
 
 @pytest.fixture
 def client(mlflow_store: str) -> Any:
     return open_store(mlflow_store)
+
+
+def test_what_is_not_a_number_is_a_tag(tmp_path: Path, client: Any, account: Account) -> None:
+    """fault 25"""
+    odd = {1: math.nan, 2: math.inf, 3: -math.inf}
+    folder = logged(tmp_path / "a-run", [{"loss": odd.get(step, 0.5), "all_nan": math.nan} for step in range(5)])
+    written = [event["values"]["loss"] for event in events_of(folder) if event["event"] == "metrics"]
+    assert written == [0.5, "nan", "inf", "-inf", 0.5]
+    assert send(client, folder, "a-run").result == "sent"
+    (run,) = stored_runs(client)
+    assert steps_of(client, "a-run", "loss") == [0, 4]
+    assert run.data.metrics == {"loss": 0.5}
+    flags = {key: value for key, value in run.data.tags.items() if key.startswith("non_finite.")}
+    assert set(flags) == {"non_finite.loss", "non_finite.all_nan"}
+    assert flags["non_finite.loss"].startswith("nan at step 1, and 2 times more")
+    with sqlite3.connect(client.tracking_uri.removeprefix("sqlite:///")) as store:
+        (rows,) = store.execute("select count(*) from metrics where abs(value) > 1e300 or is_nan").fetchone()
+    assert rows == 0
+    account.did("a loss that is NaN, inf and -inf at steps 1 to 3 of 5")
+    account.saw(f"in the log {written}; in MLflow 2 points, {rows} rows of 1.8e308, a tag: {flags['non_finite.loss']}")
 
 
 def test_mlflow_gets_params_metrics_dataset_and_artifacts(tmp_path: Path, client: Any) -> None:
@@ -51,7 +72,7 @@ def test_mlflow_gets_params_metrics_dataset_and_artifacts(tmp_path: Path, client
     assert "P@1 50.00" in run.data.tags["mlflow.note.content"]
 
 
-def test_long_params_and_names_are_whole_somewhere(tmp_path: Path, client: Any) -> None:
+def test_long_params_and_names_are_whole_somewhere(tmp_path: Path, client: Any, account: Account) -> None:
     """fault 26, fault 27"""
     key, text = "λ@" + "x" * 300, "y" * 20_000
     folder = logged(tmp_path / "a-run", [{key: 1.0}], text=text)
@@ -63,6 +84,11 @@ def test_long_params_and_names_are_whole_somewhere(tmp_path: Path, client: Any) 
     assert "20,000 characters" in run.data.tags["truncated.text"]
     stored = Path(client.download_artifacts(run.info.run_id, "params.json"))
     assert json.loads(stored.read_text())["text"] == text
+    account.did(f"a metric called λ@xxx... of {len(key)} characters and a parameter of {len(text):,}")
+    account.saw(
+        f"metric stored as {name[:12]}... ({len(name)}), read back whole; parameter cut at "
+        f"{len(run.data.params['text']):,}, marked, whole in params.json"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.tracking.names import full_name_tag, metric_name, original_name
+from tests.trust.accounts import Account
 
 PIECES = [
     "_",
@@ -26,6 +27,7 @@ PIECES = [
     "..",
     "λ",
     "_h" + "0" * 16,
+    "h" + "0" * 16 + "_",
     "0",
 ]
 KEYS = st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | st.text(max_size=300)
@@ -36,6 +38,17 @@ def acceptable(name: str) -> bool:
     path = posixpath.normpath(name)
     odd = path != name or path == "." or path.startswith(("..", "/"))
     return bool(re.fullmatch(r"[A-Za-z0-9_\-. :/]{1,250}", name)) and not odd
+
+
+def test_odd_names_come_back(account: Account) -> None:
+    """fault 26: one of every kind"""
+    keys = ["P@1", "präzision/λ", "损失", "😀", "a_at_b", "../x", "x" * 300]
+    names = [metric_name(key) for key in keys]
+    assert all(acceptable(name) for name in names)
+    assert len(set(names)) == len(keys)
+    assert [original_name(name, full_name_tag(key)) for name, key in zip(names, keys, strict=True)] == keys
+    account.did(f"{len(keys)} metric names with @, unicode, slashes, and one of {len(keys[-1])} characters")
+    account.saw(f"all acceptable to MLflow ({names[0]}, {names[1]}, ...), all read back as they were")
 
 
 @given(KEYS)
@@ -64,6 +77,8 @@ def test_no_two_names_meet(one: str, other: str) -> None:
         ("loss (DE)", "loss _u28_DE_u29_"),
         ("a//b", "a_u2f__u2f_b"),
         ("", "_u_"),
+        ("_h" + "0" * 16 + "_", "__u68_" + "0" * 16 + "_"),
+        ("@h" + "0" * 16 + "_", "_at__u68_" + "0" * 16 + "_"),
     ],
 )
 def test_ordinary_names_stay_readable(key: str, name: str) -> None:

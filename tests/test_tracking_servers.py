@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from harness.record import read_record
 from harness.tracking import Journal, follow, follower
 from harness.tracking.mlflow_store import open_store
 from tests.commands import call
 from tests.servers import MlflowServer, free_port
 from tests.test_tracking_process import following
-from tests.tracked_runs import draft, eventually, everything, finished, logged, steps_of, stored_runs
+from tests.tracked_runs import draft, events_of, eventually, everything, finished, logged, steps_of, stored_runs
+from tests.training_runs import DATASET, only_run
+from tests.trust.accounts import Account
 
 
 def sent_twice(folder: Path, name: str) -> tuple[Any, dict[str, Any]]:
@@ -48,11 +51,49 @@ def test_a_server_on_sqlite(mlflow_server: MlflowServer, tmp_path: Path, monkeyp
     check(*sent_twice(tmp_path, "on-sqlite"), "on-sqlite")
 
 
+def test_a_training_does_not_need_its_server(
+    mlflow_server: MlflowServer,
+    workspace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    account: Account,
+) -> None:
+    """fault 21: down from the start to the end, and everything is sent when it is back"""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
+    settings = [f"--set={key}" for key in ("encoder=tiny", "epochs=3", "batch_size=60", "tracking.model=never")]
+    mlflow_server.stop()
+    try:
+        code = call("run", "--method", "unidec", "--dataset", DATASET, *settings)
+    finally:
+        mlflow_server.start()
+    errors = capfd.readouterr().err
+    assert code == 0, errors
+    assert errors.count("MLflow is out") == 1
+    folder = only_run(workspace)
+    record, events = read_record(folder), events_of(folder)
+    assert record.status == events[-1]["status"] == "finished"
+    losses = {
+        event["step"]: event["values"]["train/loss"] for event in events if "train/loss" in event.get("values", {})
+    }
+    assert len(losses) == 3
+    assert call("sync") == 0
+    client = open_store(mlflow_server.uri)
+    (run,) = stored_runs(client, record.run_id)
+    sent = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted((point.step, point.value) for point in sent) == sorted(losses.items())
+    assert run.data.metrics["P_at_1"] == pytest.approx(record.metrics["P@1"])
+    account.did("a real MLflow server stopped, then a training of 3 epochs")
+    account.saw(
+        f"exit {code}, one warning, {len(events)} events logged; server back, `sync`: {len(sent)} of 3 losses there"
+    )
+
+
 def test_a_server_that_dies_and_returns(
     mlflow_server: MlflowServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    account: Account,
 ) -> None:
     """fault 22"""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server.uri)
@@ -78,9 +119,12 @@ def test_a_server_that_dies_and_returns(
         journal.complete(finished("interrupted"))
     thread.join(60)
     assert codes == [follower.SENT]
-    assert steps_of(client, "interrupted", "loss") == list(range(60))
+    stored = steps_of(client, "interrupted", "loss")
+    assert stored == list(range(60))
     assert stored_runs(client, "interrupted")[0].info.status == "FINISHED"
     assert capsys.readouterr().err.count("MLflow is out") == 1
+    account.did("a real MLflow server killed after 20 of 60 steps and started again after 40")
+    account.saw(f"the run waited for nothing; MLflow has steps 0 to {max(stored)}, {len(stored)} points, each once")
 
 
 def test_a_database_that_is_down_is_asked_once() -> None:

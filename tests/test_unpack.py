@@ -220,9 +220,10 @@ def test_bombs_are_refused(tmp_path: Path, folder: Path) -> None:
     zeros = {"zeros": bytes(30_000_000)}
     for name in ("a.zip", "a.tar.gz", "a.tar.bz2", "a.tar.xz"):
         refused(MAKERS[name](tmp_path / name, zeros), folder, "expands more than 1,000 times", limits)
-    single = tmp_path / "zeros.gz"
-    single.write_bytes(gzip.compress(zeros["zeros"]))
-    refused(single, folder, "expands more than 1,000 times", limits)
+    for suffix, compress in (("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)):
+        single = tmp_path / f"zeros.{suffix}"
+        single.write_bytes(compress(zeros["zeros"]))
+        refused(single, folder, "expands more than 1,000 times", limits)
 
 
 def test_the_default_limits_refuse_a_10000_fold_bomb(tmp_path: Path, folder: Path) -> None:

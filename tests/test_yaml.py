@@ -7,6 +7,9 @@ import pytest
 
 from harness.errors import DataError
 from harness.yaml import parse_yaml, read_yaml
+from tests.bounds import bounded
+from tests.commands import call
+from tests.trust.accounts import Account
 
 
 def written(path: Path, text: str | bytes) -> Path:
@@ -76,6 +79,32 @@ def test_tags_are_refused_and_nothing_runs(tag: str, tmp_path: Path, monkeypatch
     assert not (tmp_path / "marker").exists()
 
 
+def test_objects_in_yaml_are_not_built_anywhere(
+    tmp_path: Path, workspace: Path, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
+    """fault 66: in a config, on the command line and in a card"""
+    marker = tmp_path / "marker"
+    tag = f"!!python/object/apply:os.system ['touch {marker}']"
+    path = written(tmp_path / "a.yaml", f"encoder: {tag}\n")
+    card = workspace / "cards" / "evil.yaml"
+    card.parent.mkdir(parents=True)
+    card.write_text(f"title: x\nsummary: {tag}\nsource: jsonl\n")
+    tried = [
+        ["run", "--config", str(path)],
+        ["run", "--set", f"encoder={tag}"],
+        ["run", "--dataset", "evil"],
+        ["data", "check", "evil"],
+        ["plan", "--config", str(path)],
+        ["sweep", "--trials", "1", "--dataset", "evil"],
+    ]
+    for words in tried:
+        assert call(*words) == 2, words
+        assert "are not accepted" in capsys.readouterr().err
+        assert not marker.exists()
+    account.did(f"`!!python/object/apply:os.system` in a config, a card and --set, given to {len(tried)} commands")
+    account.saw("each ended with code 2 and named the tag; the file it would have made is not there")
+
+
 def test_a_tag_on_the_whole_file_or_on_a_key_is_refused(tmp_path: Path) -> None:
     """fault 66."""
     refused(written(tmp_path / "a.yaml", "!!python/object:x.Y\na: 1\n"), "tags")
@@ -88,11 +117,15 @@ def test_anchors_and_aliases_are_refused(text: str, tmp_path: Path) -> None:
     refused(written(tmp_path / "a.yaml", text), "anchors and aliases")
 
 
-def test_an_anchor_bomb_is_refused_before_it_expands(tmp_path: Path) -> None:
+def test_an_anchor_bomb_is_refused_before_it_expands(tmp_path: Path, account: Account) -> None:
     """fault 66: 9 levels of 9 aliases would be 387 million values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
-    refused(written(tmp_path / "a.yaml", "\n".join(lines)), "anchors", line=1)
+    path = written(tmp_path / "a.yaml", "\n".join(lines))
+    with bounded(seconds=5, megabytes=20) as cost:
+        refused(path, "anchors", line=1)
+    account.did(f"{path.stat().st_size} bytes of YAML whose 9 levels of 9 aliases are {9**9:,} values")
+    account.saw(f"refused at line 1, in {cost}")
 
 
 @pytest.mark.parametrize(
@@ -104,12 +137,23 @@ def test_duplicate_keys_are_refused(text: str, line: int, tmp_path: Path) -> Non
     assert "'a'" in str(error) or '"a"' in str(error)
 
 
-def test_a_hundred_megabyte_file_is_refused_unread(tmp_path: Path) -> None:
-    """fault 66: a sparse file, so nothing of it can have been parsed in the time this test takes."""
-    path = tmp_path / "a.yaml"
-    with path.open("wb") as stream:
+def test_a_hundred_megabyte_file_is_refused_unread(
+    tmp_path: Path, workspace: Path, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
+    """fault 66: as a config and as a card; it begins as a sensible one does"""
+    path = written(tmp_path / "a.yaml", "encoder: tiny\n")
+    with path.open("r+b") as stream:
         stream.truncate(100_000_000)
-    refused(path, "larger than 1,000,000 bytes")
+    (workspace / "cards").mkdir(parents=True)
+    (workspace / "cards" / "big.yaml").symlink_to(path)
+    with bounded(seconds=5, megabytes=1) as cost:
+        refused(path, "larger than 1,000,000 bytes")
+    for words in (["run", "--config", str(path)], ["run", "--dataset", "big"], ["plan", "--config", str(path)]):
+        assert call(*words) == 2
+        assert "larger than 1,000,000 bytes" in capsys.readouterr().err
+    assert not (workspace / "runs").exists()
+    account.did("100 MB of YAML as a config (run, plan) and as a dataset's card")
+    account.saw(f"exit code 2, refused unread in {cost}")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Runs without training for tests of tracking: their facts, their logs, and what MLflow has of them."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,35 @@ from typing import Any
 
 from harness.record import RunRecord
 from harness.tracking import Event, Journal, Tracker
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tests.tracked_runs import draft, finished
+from harness.tracking import Journal, make_tracker
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+began = time.perf_counter()
+with Journal(folder, draft(folder.name), make_tracker("mlflow")) as journal:
+    print(time.perf_counter() - began, flush=True)
+    journal.metrics({"P@1": 1.0}, 5)
+    time.sleep(seconds)
+    journal.complete(finished(folder.name))
+assert "mlflow" not in sys.modules
+"""
+
+
+def started(folder: Path, seconds: float) -> "subprocess.Popen[str]":
+    """A run in a process of its own, with a follower; it has begun, in milliseconds."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), str(seconds)],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert float(process.stdout.readline()) < 3.0  # milliseconds, on a machine that is not busy
+    return process
 
 
 def draft(run_id: str = "a-run", **config: Any) -> dict[str, Any]:
@@ -88,10 +119,10 @@ def steps_of(client: Any, run_id: str, name: str) -> list[int]:
     return sorted(point.step for point in client.get_metric_history(run.info.run_id, name))
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60.0, pause: float = 0.05) -> Any:
     """Waits until something holds, and returns it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+        time.sleep(pause)
     return found

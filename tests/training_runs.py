@@ -47,7 +47,17 @@ def without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_child(work: Callable[[], object], said: Path) -> int:
-    """Does the work in a forked process and returns its exit code; what it writes to standard error goes to `said`.
+    """Does the work in a forked process and returns its exit code; what it writes to standard error goes to `said`."""
+    return exit_code(begin_child(work, said))
+
+
+def exit_code(child: int) -> int:
+    """How a forked process ended, once it has; negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def begin_child(work: Callable[[], object], said: Path) -> int:
+    """Begins the work in a forked process and returns its pid, for whoever wants to do something to it meanwhile.
 
     Forked, because a new interpreter needs seconds to import torch; with one thread, because OpenMP's others are not
     there in a forked process.
@@ -65,7 +75,7 @@ def in_child(work: Callable[[], object], said: Path) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
 
 
 def only_run(workspace: Path) -> Path:

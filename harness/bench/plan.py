@@ -175,7 +175,7 @@ def known_datasets(text: str, faults: Faults) -> list[str]:
 def parsed_seeds(text: str, faults: Faults) -> list[int]:
     """`0,1,2`."""
     words = listed(text)
-    wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word) < 2**63)]
+    wrong = [word for word in words if not (re.fullmatch(r"[0-9]{1,19}", word) and int(word) < 2**63)]
     if wrong or not words:
         faults.add(UserError(f"--seeds takes whole numbers from 0, for example 0,1,2 (got {text!r})"))
     return list(dict.fromkeys(int(word) for word in words if word not in wrong))

@@ -1,6 +1,5 @@
 """What a folder of runs holds already: finished runs, and interrupted ones that can be taken up."""
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 from harness.bench import Cell
 from harness.errors import UserError
+from harness.event import first_event
 from harness.facts import recorded
 from harness.files import sha256_json
 from harness.model import ENCODERS
@@ -136,12 +136,11 @@ def _shelved(path: Path, record: Path, recorded_already: bool) -> Shelved | None
 
 def _unfinished(folder: Path) -> Shelved | None:
     """A run without a record, from the first line of its log; None if it was killed before it wrote one."""
+    start = first_event(folder / "events.jsonl") or {}
     try:
-        with (folder / "events.jsonl").open(encoding="utf-8") as log:
-            start = json.loads(log.readline())
         key = key_of(start["config"], start["dataset"], start["metric_version"], start["encoder"]["identity"])
-        return Shelved(folder, folder.name, start["started"], "unfinished", key, start["config"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return Shelved(folder, folder.name, str(start["started"]), "unfinished", key, start["config"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

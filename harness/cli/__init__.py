@@ -23,6 +23,7 @@ from harness.cli import (
     using,
 )
 from harness.errors import Terminated, UserError, terminate
+from harness.printable import printable
 
 app = typer.Typer(
     name="harness",
@@ -72,7 +73,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments, prog_name="harness")
     except UserError as error:
-        typer.echo(f"error: {error}", err=True)
+        lines = [printable(line) for line in f"error: {error}".split("\n")]
+        typer.echo("\n".join(lines), err=True)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output went away, for example `| head`
         sys.stderr.close()

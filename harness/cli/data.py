@@ -130,6 +130,8 @@ def import_(
     from harness.data.prepare import prepare as prepare_dataset
 
     _show_warnings(prepare_dataset(card)[1])
+    for note in card.notes:
+        typer.echo(f"warning: {note}", err=True)
     typer.echo(f"next: python -m harness data check {name}, then python -m harness run --dataset {name}")
 
 

@@ -54,7 +54,9 @@ Runs = Annotated[
 Metrics = Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")]
 Resamples = Annotated[int, typer.Option(min=1, max=1_000_000, help="With --compare: draws of bootstrap and test.")]
 Seed = Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")]
-Mixed = Annotated[bool, typer.Option("--allow-mixed", help="With --compare: other data, filter or metrics too.")]
+Mixed = Annotated[
+    bool, typer.Option("--allow-mixed", help="With --compare: other data, filter, metrics or harness too.")
+]
 Form = Annotated[str | None, typer.Option("--format", help="md, tex, html or csv instead of a screen table.")]
 Out = Annotated[Path | None, typer.Option(help="Write to this file; with --table also a folder, a file for each.")]
 

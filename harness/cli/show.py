@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness.printable import printable, printable_json
+
 if TYPE_CHECKING:
     from harness.report import Table
 
@@ -16,11 +18,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+    typer.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str)))
 
 
-_UNSEEN = {code: "\ufffd" for code in (*range(9), *range(11, 32), *range(127, 160))}
-"""Control characters in other people's names could rule the terminal."""
 _PIPE_WIDTH = 160
 """A pipe has no width; what a program or a log will read is not folded early."""
 _LEAST_WORDS = 12
@@ -39,20 +39,20 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    right, cells = set(numeric), [list(row) for row in rows]
-    for place, column in enumerate(columns):
+    right, cells = {*map(printable, numeric)}, [[*map(printable, row)] for row in rows]
+    for place, column in enumerate(map(printable, columns)):
         justify: Literal["left", "right"] = "right" if column in right else "left"
         longest = max([len(column), *(len(row[place]) for row in cells)])
         least = longest if column in right else min(longest, 2 * _LEAST_WORDS if place == 0 else _LEAST_WORDS)
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in right, min_width=least)
+        table.add_column(Text(column), justify=justify, overflow="fold", no_wrap=column in right, min_width=least)
     for row in cells:
-        table.add_row(*(Text(cell.translate(_UNSEEN)) for cell in row))
+        table.add_row(*map(Text, row))
     console = Console(highlight=False)
     width = console.width if console.is_terminal else _PIPE_WIDTH
     wanted = os.environ.get("COLUMNS", "")
     width = int(wanted) if wanted.isdecimal() and int(wanted) > 0 else width
     size = Measurement.get(console, console.options.update(max_width=10**6), table)
-    typer.echo(title.translate(_UNSEEN))
+    typer.echo(printable(title))
     Console(highlight=False, width=width if size.minimum <= width else size.maximum).print(table)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from harness.cli.show import print_json, print_table, short_path
 from harness.errors import UserError, unknown_name
+from harness.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from harness.predict import Prediction
@@ -83,7 +84,7 @@ def predict(
     for query, found in zip(texts or [], rows, strict=True):
         if as_json:
             answer = {"text": query, "scorer": view, "predictions": [asdict(one) for one in found]}
-            typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False))
+            typer.echo(printable_json(json.dumps(answer, ensure_ascii=False, allow_nan=False)))
         else:
             _show(query, found, marked=bool(new))
 
@@ -141,5 +142,5 @@ def _show(query: str, found: "list[Prediction]", marked: bool) -> None:
 
 def _short(text: str) -> str:
     """The beginning of a text on one line, without characters that would steer a terminal."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:1000]).split())
+    line = " ".join(printable(text[:1000]).split())
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4]} ..."

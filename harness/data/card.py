@@ -20,6 +20,7 @@ CARD_FOLDER = Path(__file__).parents[2] / "datasets"
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class _Frozen(BaseModel):
@@ -61,7 +62,7 @@ class Download(_Frozen):
 
     url: Annotated[str, Field(pattern=r"^(https://|http://(127\.0\.0\.1|\[::1\])[:/])")]
     """https; plain http only from this machine itself, for a local mirror."""
-    filename: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    filename: FileName
     """Name of the download on disk; a person who downloads by hand places it under this name."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     contains: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*( [A-Za-z0-9][A-Za-z0-9._-]*)*)?$")] = ""
@@ -92,7 +93,7 @@ class DatasetCard(_Frozen):
     propensity: Propensity | None = None
     filter: Literal["required", "built", "optional"] = "optional"
     """`required`: refuse to evaluate without filter files; `built`: the builder writes them."""
-    checksums: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}
+    checksums: dict[FileName, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}
     downloads: list[Download] = []
     obtain: str = ""
     """What a person has to do, in a few lines; printed when the data is missing."""

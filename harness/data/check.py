@@ -21,7 +21,7 @@ from harness.data import Dataset
 from harness.data.prepare import COLUMNS, SOLID_BYTE, raw_folder, statistics
 from harness.data.ragged import Texts
 from harness.errors import DataError, UserError
-from harness.files import MANIFEST, read_json, sha256_file
+from harness.files import MANIFEST, place_inside, read_json, sha256_file
 from harness.progress import Advance, progress
 
 Verdict = Literal["ok", "differs", "unknown", "warning"]
@@ -153,7 +153,11 @@ def _prepared_files(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
         return
     faults = []
     for name, expected in hashes.items():
-        path = dataset.folder / name
+        try:
+            path = place_inside(dataset.folder, name)
+        except DataError:
+            faults.append(f"{name[:100]!r} is not inside")
+            continue
         if not path.is_file():
             faults.append(f"{name} is missing")
             continue

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.sparse import csr_array
 
+from harness.arrays import load_array, save_array
 from harness.data import Dataset
 from harness.data.card import DatasetCard, load_card
 from harness.data.ragged import RaggedWriter, Texts
 from harness.errors import DataError, UserError
-from harness.files import build_once, checked_name, home, sha256_file, sha256_json
+from harness.files import build_once, checked_name, home, is_folder, sha256_file, sha256_json
 from harness.registry import Registry
 
 FORMAT = 1
@@ -71,8 +72,8 @@ class DatasetWriter:
         if name not in MATRICES:
             raise ValueError(f"unknown matrix {name!r}")
         matrix.sum_duplicates()
-        np.save(self._folder / f"{name}.indptr.npy", matrix.indptr.astype(np.int64), allow_pickle=False)
-        np.save(self._folder / f"{name}.indices.npy", matrix.indices.astype(np.int32), allow_pickle=False)
+        save_array(self._folder / f"{name}.indptr.npy", matrix.indptr.astype(np.int64))
+        save_array(self._folder / f"{name}.indices.npy", matrix.indices.astype(np.int32))
 
     def finish(self) -> dict[str, Any]:
         """Checks that the parts fit together; returns digest and measured statistics for the manifest."""
@@ -109,8 +110,9 @@ def empty_pattern(rows: int, labels: int) -> csr_array:
 
 def load_matrix(folder: Path, name: str, labels: int) -> csr_array:
     """A stored [rows, L] pattern as a CSR array of ones."""
-    indptr = np.load(folder / f"{name}.indptr.npy", allow_pickle=False)
-    indices = np.load(folder / f"{name}.indices.npy", allow_pickle=False)
+    indptr, indices = (load_array(folder / f"{name}.{part}.npy", 1, "i") for part in ("indptr", "indices"))
+    if not len(indptr) or indptr[0] or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
+        raise DataError(f"no boundaries of rows of {len(indices):,} labels", folder / f"{name}.indptr.npy")
     if len(indices) and not (0 <= indices.min() and indices.max() < labels):
         raise DataError(
             f"label index {indices.max():,} in {name}, but there are {labels:,} labels (0 to {labels - 1:,})"
@@ -235,7 +237,7 @@ def resolve(name_or_folder: str | Path) -> tuple[DatasetCard, Path]:
 
     folder = Path(name_or_folder)
     if isinstance(name_or_folder, Path) or "/" in name_or_folder:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise UserError(
                 f"{folder} is not a folder; give a dataset's name (`harness ls datasets`) or a folder of files"
             )

@@ -14,6 +14,9 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.arrays import load_array, save_array
+from harness.errors import DataError
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -48,14 +51,17 @@ class Ragged:
 
     def save(self, folder: Path, name: str) -> None:
         """Writes `<name>.values.npy` and `<name>.offsets.npy`."""
-        np.save(folder / f"{name}.values.npy", self.values, allow_pickle=False)
-        np.save(folder / f"{name}.offsets.npy", self.offsets, allow_pickle=False)
+        save_array(folder / f"{name}.values.npy", self.values)
+        save_array(folder / f"{name}.offsets.npy", self.offsets)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """Memory-maps what `save` or `RaggedWriter` wrote."""
-        values = np.load(folder / f"{name}.values.npy", mmap_mode="r", allow_pickle=False)
-        return cls(values, np.load(folder / f"{name}.offsets.npy", allow_pickle=False))
+        """Memory-maps what `save` or `RaggedWriter` wrote; `DataError` if the two files do not belong together."""
+        values = load_array(folder / f"{name}.values.npy", 1, mapped=True)
+        offsets = load_array(folder / f"{name}.offsets.npy", 1, "i")
+        if not len(offsets) or offsets[0] < 0 or offsets[-1] > len(values) or (offsets[1:] < offsets[:-1]).any():
+            raise DataError(f"no boundaries of rows of {len(values):,} values", folder / f"{name}.offsets.npy")
+        return cls(values, offsets)
 
 
 class Texts(Ragged):
@@ -133,7 +139,7 @@ class RaggedWriter:
         self._stream.seek(0)
         self._stream.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
         self._stream.close()
-        np.save(self._folder / f"{self._name}.offsets.npy", offsets, allow_pickle=False)
+        save_array(self._folder / f"{self._name}.offsets.npy", offsets)
 
     def __enter__(self) -> Self:
         return self

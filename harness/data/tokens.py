@@ -8,7 +8,6 @@ asks for the same tokens shares one memory-mapped file, whatever the dataset or 
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from harness.data.ragged import Ragged, RaggedWriter, Texts
 from harness.errors import DataError, UserError
-from harness.files import build_once, home, sha256_file, sha256_json
+from harness.files import build_once, home, read_json, sha256_file, sha256_json
 from harness.progress import progress
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Bumped whenever the same input would give different bytes."""
 
+MOST_IDS = 1 << 24
+"""Tables and counts have a row for every id up to the largest; no vocabulary comes near it."""
 _CHUNK_ROWS = 8192
 _CHUNK_BYTES = 4_000_000
 _PREFIX_CHARACTERS_PER_TOKEN = 10
@@ -68,10 +69,11 @@ class Tokenizer:
     @cached_property
     def pad_id(self) -> int:
         """The padding id the file declares, else that of a token with a usual padding name, else 0."""
-        declared = json.loads(self.path.read_text(encoding="utf-8")).get("padding")
+        library = _library(self, None)  # reads the file first, and refuses what is none
+        declared = read_json(self.path).get("padding")
         if declared:
             return int(declared["pad_id"])
-        ids = (_library(self, None).token_to_id(name) for name in ("[PAD]", "<pad>", "<|pad|>", "[pad]"))
+        ids = (library.token_to_id(name) for name in ("[PAD]", "<pad>", "<|pad|>", "[pad]"))
         return next((found for found in ids if found is not None), 0)
 
     @cached_property
@@ -93,10 +95,12 @@ def _library(tokenizer: Tokenizer, max_len: int | None) -> "tokenizers.Tokenizer
     """The library's tokenizer without padding, cutting at `max_len`; one object per length because it holds state."""
     from tokenizers import Tokenizer as Library
 
-    try:
+    with _faults_named(tokenizer):
         library = Library.from_file(str(tokenizer.path))
-    except Exception as error:  # the library raises bare Exception for a malformed file
-        raise DataError(f"not a tokenizer.json that can be read ({error})", tokenizer.path) from error
+        largest = max(library.get_vocab(with_added_tokens=True).values(), default=-1)
+        library.encode_batch(["a", ""])
+    if not 0 <= largest < MOST_IDS:
+        raise DataError(f"its largest id is {largest:,}; there must be one, and one below {MOST_IDS:,}", tokenizer.path)
     library.no_padding()
     library.no_truncation()
     if max_len is not None:
@@ -105,6 +109,20 @@ def _library(tokenizer: Tokenizer, max_len: int | None) -> "tokenizers.Tokenizer
             raise UserError(f"max_len {max_len} leaves no room for text beside {specials} special tokens; raise it")
         library.enable_truncation(max_len)
     return library
+
+
+@contextmanager
+def _faults_named(tokenizer: Tokenizer) -> Iterator[None]:
+    """Turns what the library raises for a malformed file, or for a text that it has no token for, into one line.
+
+    That is a bare `Exception`, or a panic of its Rust code, whose class cannot be imported and is no `Exception`.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"not a tokenizer.json that can be used ({error})", tokenizer.path) from error
 
 
 def tokenize(texts: list[str], tokenizer: Tokenizer, max_len: int) -> Ragged:
@@ -211,10 +229,11 @@ def _encode(texts: list[str], tokenizer: Tokenizer, max_len: int) -> list[list[i
     shortened = list(texts) if long else texts
     for row in long:
         shortened[row] = _prefix(texts[row], limit)
-    ids = [encoding.ids for encoding in library.encode_batch_fast(shortened)]
-    again = [row for row in long if len(ids[row]) < max_len and len(shortened[row]) < len(texts[row])]
-    for row, encoding in zip(again, library.encode_batch_fast([texts[row] for row in again]), strict=True):
-        ids[row] = encoding.ids
+    with _faults_named(tokenizer):
+        ids = [encoding.ids for encoding in library.encode_batch_fast(shortened)]
+        again = [row for row in long if len(ids[row]) < max_len and len(shortened[row]) < len(texts[row])]
+        for row, encoding in zip(again, library.encode_batch_fast([texts[row] for row in again]), strict=True):
+            ids[row] = encoding.ids
     return ids
 
 

@@ -21,13 +21,14 @@ def top_entries(
     """The best k stored entries of every row, by score descending, then column ascending.
 
     Args:
-        scores: [n, L], no column twice in a row; what is not stored is never returned.
+        scores: [n, L], no column twice in a row; what is not stored, or not finite, is never returned.
         k: Entries per row.
         exclude: [n, L], pairs that are never returned.
 
     Returns:
         Columns [n, k], -1 = none, and scores [n, k], -inf = none.
     """
+    scores = _finite(scores)
     rows, columns, values = _contenders(scores, k if exclude is None else k + _longest_row(exclude))
     if exclude is not None and exclude.nnz:
         width = np.int64(scores.shape[1])
@@ -42,6 +43,15 @@ def top_entries(
     ids, best = np.full((scores.shape[0], k), -1, np.int32), np.full((scores.shape[0], k), -math.inf, np.float32)
     ids[at], best[at] = columns[first], values[first]
     return ids, best
+
+
+def _finite(scores: csr_array) -> csr_array:
+    """The entries that are numbers: one that is none would hide others from the floor of its row."""
+    finite = np.isfinite(scores.data)
+    if finite.all():
+        return scores
+    kept = np.concatenate([[0], np.cumsum(finite)])[scores.indptr]
+    return csr_array((scores.data[finite], scores.indices[finite], kept), shape=scores.shape)
 
 
 def _contenders(scores: csr_array, k: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:

@@ -6,11 +6,11 @@ and its own keyword options and returns a `harness.model.encoder.Encoder`.
 
 import inspect
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from harness import files
 from harness.errors import UserError, unknown_name
 from harness.registry import Registry
 
@@ -51,7 +51,7 @@ _NOT_OPTIONS = ("name", "seed", "max_len")
 
 def is_folder(name: str) -> bool:
     """Whether an encoder's name means a model folder: it contains a slash, or nobody registered it and it exists."""
-    return "/" in name or (name not in ENCODERS and Path(name).is_dir())
+    return "/" in name or (name not in ENCODERS and files.is_folder(name))
 
 
 def check_encoder(name: str, options: dict[str, Any]) -> Any:

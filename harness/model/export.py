@@ -33,6 +33,7 @@ from harness.files import sha256_file, write_json, write_manifest, write_text
 from harness.model.encoder import Encoder
 from harness.model.static import StaticEncoder
 from harness.model.transformer import TransformerEncoder, quiet_library
+from harness.printable import printable
 
 WEIGHTS = "model.safetensors"
 _POOLING_FLAGS = {
@@ -275,7 +276,7 @@ def _write_card(folder: Path, name: str, library: str, facts: dict[str, Any], us
 def _shown(value: Any) -> str:
     """A value as inert Markdown on one line."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|").replace("`", "'")
+    return html.escape(" ".join(printable(text).split()), quote=False).replace("|", "\\|").replace("`", "'")
 
 
 def _publish(folder: Path, write: Callable[[Path, str], None], facts: dict[str, Any]) -> None:

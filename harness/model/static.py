@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
 from harness.errors import UserError
-from harness.files import build_once, home, sha256_json
+from harness.files import build_once, home, sha256_json, write_bytes
 from harness.model.encoder import Encoder, LearningRates, encode, unit
 from harness.model.rows import RowTable
 from harness.model.vetting import ModelFolder
@@ -214,14 +214,14 @@ def distil(teacher: str, dim: int, weighting: Weighting, max_len: int | None) ->
 
 def _table(source: ModelFolder, dim: int, recipe: dict[str, Any]) -> Tensor:
     """The table [V, dim] of a teacher."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save
 
     folder = home() / "cache" / "encoders" / f"static-{sha256_json(recipe)[:32]}"
 
     def build(temporary: Path) -> dict[str, Any]:
         vectors = token_vectors(source)
         table, kept = principal_components(vectors, dim, source.tokenizer.special_ids)
-        save_file({"table": table}, temporary / "table.safetensors")
+        write_bytes(temporary / "table.safetensors", save({"table": table}))
         return {"recipe": recipe, "teacher": source.name, "variance_kept": kept}
 
     build_once(folder, build, verify=True)

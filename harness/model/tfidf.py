@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array, vstack
 
+from harness.arrays import load_array, save_array
 from harness.config import Settings
 from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
@@ -82,13 +83,14 @@ class Tfidf:
 
     def save(self, folder: Path) -> None:
         """Writes what `load` needs."""
-        np.save(folder / "terms.npy", self.terms, allow_pickle=False)
-        np.save(folder / "idf.npy", self.idf, allow_pickle=False)
+        save_array(folder / "terms.npy", self.terms)
+        save_array(folder / "idf.npy", self.idf)
 
     def load(self, folder: Path) -> None:
         """Takes back what `save` wrote."""
-        terms, idf = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("terms", "idf"))
-        if terms.dtype != np.uint64 or idf.dtype != np.float32 or terms.shape != idf.shape or terms.ndim != 1:
+        terms, idf = (load_array(folder / f"{name}.npy", 1) for name in ("terms", "idf"))
+        rising = terms.dtype == np.uint64 and bool((terms[1:] > terms[:-1]).all())
+        if not rising or idf.dtype != np.float32 or len(terms) != len(idf):
             raise DataError("terms.npy and idf.npy do not belong together; run anew", folder)
         self.terms, self.idf = terms, idf
 

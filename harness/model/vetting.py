@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.data.tokens import Tokenizer
 from harness.errors import DataError, UserError
-from harness.files import read_json, sha256_file, sha256_json
+from harness.files import is_file_name, is_folder, read_json, sha256_file, sha256_json
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 DEFAULT_MAX_LEN = 512
@@ -37,8 +37,14 @@ _RUNS_CODE = {
     "_attn_implementation_internal": "it names an attention kernel to be fetched and run",
     "_attn_implementation": "it names an attention kernel",
     "attn_implementation": "it names an attention kernel",
+    "custom_pipelines": "it asks for Python code from the model folder",
+    "trust_remote_code": "it would allow Python code from the model folder",
+    "custom_code": "it asks for Python code from the model folder",
     "quantization_config": "its weights are quantised; float32 weights are needed",
 }
+
+_BESIDE = ("tokenizer_config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json")
+"""Files that are not read here; one that brings code shows that the folder means something else than what is read."""
 
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -79,11 +85,11 @@ def vet(folder: Path, name: str, *, pooling: str | None = None, max_len: int | N
         pooling: Mean, cls or max instead of what the folder says.
         max_len: Tokens per text instead of what the folder says.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(f"encoder folder {folder} does not exist")
     try:
         return _vet(folder, name, pooling, max_len)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, OverflowError, RecursionError) as error:
         raise DataError(f"its JSON files are not those of an encoder ({error!r})", folder) from error
 
 
@@ -133,6 +139,8 @@ def _modules(folder: Path) -> tuple[Path, Path]:
     transformer, pooling = folder, folder / "1_Pooling" / "config.json"
     for module in read_json(listing) if listing.is_file() else []:
         kind, path = str(module["type"]).rpartition(".")[2], str(module["path"])
+        if not str(module["type"]).startswith("sentence_transformers."):
+            raise UserError(f"{listing}: module type {module['type']!r} is Python code from elsewhere; refused")
         inside = folder / path
         if not inside.resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{listing}: module path {path!r} leaves the folder; refused")
@@ -155,9 +163,9 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a JSON object")
-    for key in _keys(config):
-        if key in _RUNS_CODE:
-            raise UserError(f"{path}: {key} is refused: {_RUNS_CODE[key]}")
+    for file in (path, *(folder / name for name in _BESIDE)):
+        for key in sorted(_keys(read_json(file)) & _RUNS_CODE.keys()) if file.is_file() else ():
+            raise UserError(f"{file}: {key} is refused: {_RUNS_CODE[key]}")
     kind = config.get("model_type")
     if kind not in ARCHITECTURES:
         raise UserError(f"{path}: model_type {kind!r} is not supported; known: {', '.join(ARCHITECTURES)}")
@@ -185,9 +193,9 @@ def _weight_files(folder: Path) -> list[Path]:
         found = f"{', '.join(sorted(pickled))} can run code when loaded and is refused; " if pickled else ""
         raise UserError(f"{folder}: {found}model.safetensors is needed (`save_pretrained` writes it)")
     shards = sorted({str(name) for name in read_json(index)["weight_map"].values()})
-    for shard in shards:
-        if Path(shard).name != shard or not (folder / shard).is_file():
-            raise UserError(f"{index}: shard {shard!r} is not in the folder")
+    for shard in shards or ("of no name",):
+        if not is_file_name(shard) or not (folder / shard).is_file():
+            raise UserError(f"{index}: shard {shard[:100]!r} is not in the folder")
     return [folder / shard for shard in shards]
 
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from harness.errors import UserError, unknown_name
-from harness.files import home
+from harness.files import home, is_folder
 from harness.model.vetting import FILES, ModelFolder, vet
 
 SETTINGS = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
@@ -32,7 +32,7 @@ def find(name: str, *, pooling: str | None = None, max_len: int | None = None, r
         folder = packaged_folder()
     elif name in HUB:
         folder = hub_folder(name, HUB[name], revision)
-    elif "/" not in name and not Path(name).is_dir():
+    elif "/" not in name and not is_folder(name):
         raise unknown_name("pretrained encoder", name, ["minilm", *HUB])
     else:
         folder = Path(name).expanduser().absolute()

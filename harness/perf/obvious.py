@@ -109,7 +109,7 @@ class ObviousSteps:
             {"params": [model.psi], "lr": rates.classifier},
         ]
         self._optimiser = torch.optim.AdamW(groups, weight_decay=params.weight_decay)
-        self._random, self._taken = random.Random(0), 0
+        self._random, self._taken = random.Random(0), 0  # noqa: S311  a draw of batches
         self.loss = 0.0
 
     def step(self) -> Timer:

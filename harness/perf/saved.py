@@ -136,11 +136,9 @@ def _caches(folder: Path) -> dict[str, str]:
     return found
 
 
-class Suite(_Strict):
-    """One suite, measured in one go."""
+class Origin(_Strict):
+    """Where, when and on which code something was measured in one go."""
 
-    about: _Text = ""
-    """One sentence."""
     machine: Machine
     commit: _Text | None
     dirty: bool | None
@@ -148,21 +146,31 @@ class Suite(_Strict):
     measured: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     """Day, UTC."""
     seconds: Annotated[float, Field(ge=0)]
+
+    @staticmethod
+    def here(seconds: float) -> dict[str, Any]:
+        """The fields above for what has just taken so many seconds."""
+        facts = environment("cpu")["git"]
+        return {
+            "machine": Machine.here(),
+            "commit": facts["commit"],
+            "dirty": facts["dirty"],
+            "measured": datetime.now(UTC).date().isoformat(),
+            "seconds": round(seconds, 1),
+        }
+
+
+class Suite(Origin):
+    """One suite, measured in one go."""
+
+    about: _Text = ""
+    """One sentence."""
     rows: list[SavedRow]
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Row], seconds: float) -> "Suite":
         """A suite that was just measured here."""
-        facts = environment("cpu")["git"]
-        return cls(
-            about=about(name),
-            machine=Machine.here(),
-            commit=facts["commit"],
-            dirty=facts["dirty"],
-            measured=datetime.now(UTC).date().isoformat(),
-            seconds=round(seconds, 1),
-            rows=[SavedRow.of(row) for row in rows],
-        )
+        return cls(about=about(name), rows=[SavedRow.of(row) for row in rows], **Origin.here(seconds))
 
 
 class Speed(_Strict):

@@ -109,7 +109,7 @@ def word_pieces(path: Path) -> Tokenizer:
     known = [word for number, word in enumerate(synthetic_words()) if number % 10]
     pieces = [*specials, *_LETTERS, *(f"##{letter}" for letter in _LETTERS), *known]
     ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    library = Library(models.WordPiece(vocab=ids, unk_token="[UNK]"))
+    library = Library(models.WordPiece(vocab=ids, unk_token="[UNK]"))  # noqa: S106  a token of text
     library.add_special_tokens(specials)
     library.normalizer = normalizers.BertNormalizer()
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

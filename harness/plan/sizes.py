@@ -18,7 +18,7 @@ _NO_LIMIT = 2**60
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as 24GB, 24 GiB or 512M; powers of 1024 in either spelling, as makers of memory count."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mgt])(?:i?b)?\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([mgt])(?:i?b)?\s*", text.lower())
     if not match or float(match[1]) <= 0:
         raise UserError(f"{text!r} is not a size of memory; write for example 24GB")
     return round(float(match[1]) * _UNITS[match[2]])

@@ -2,6 +2,8 @@
 
 A figure is ours, mean ± sample standard deviation over seeds, and beside it what the paper printed and how far we are
 from that: `46.10 ± 0.20 (paper 44.90, +1.20)`.
+
+Words in a table are often other people's names. They become printable here, once for all forms.
 """
 
 import math
@@ -10,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
+
+from harness.printable import printable
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,9 @@ class Cell:
     """`†` significantly better than the best baseline, `‡` significantly worse, `≠` not what the card says."""
     figure: Figure | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", printable(self.text))
+
     @classmethod
     def of(cls, figure: Figure, *, best: bool = False, second: bool = False, mark: str = "") -> "Cell":
         """The cell of a figure."""
@@ -144,6 +151,10 @@ class Table:
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(f"row {number} of {self.title!r} has {len(row)} cells for {len(self.columns)} columns")
+        for name in ("title", "caption"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
+        for name in ("columns", "notes"):
+            object.__setattr__(self, name, tuple(map(printable, getattr(self, name))))
 
     @property
     def heading(self) -> str:

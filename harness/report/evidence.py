@@ -5,6 +5,7 @@
             studies/<name>.json         Study: the trials of a sweep
             neighbours/<dataset>.json   Neighbours: which labels occur together
             speed.json                  harness.perf.saved.Speed: what `harness perf --write` measured
+            trust.json                  harness.report.trust.Trust: what was tried on purpose, and what happened
 
 `harness report --collect` fills such a folder from a workspace. A folder of run folders is evidence too: its records
 are read, and rows come from the run folders themselves.
@@ -24,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.arrays import load_array
 from harness.data.card import describe_faults
 from harness.errors import DataError, UserError
-from harness.files import read_json
+from harness.files import MANIFEST, read_json, require_listed
 from harness.perf.saved import SPEED, Speed, read_speed
 from harness.record import RunRecord, find_records, per_row_file
+from harness.report.trust import TRUST, Trust, read_trust
 
 ROWS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 """Columns that are kept of a run's rows."""
@@ -113,6 +116,7 @@ class Evidence:
     folders: tuple[Path, ...] = ()
     """Where rows are looked for."""
     speed: Speed | None = None
+    trust: Trust | None = None
 
     def rows(self, record: RunRecord, view: str | None, column: str) -> NDArray[np.float64] | None:
         """Scores of the test rows in one metric, percent, [M]; None where they were not kept."""
@@ -164,20 +168,12 @@ def run_rows(folder: Path, record: RunRecord, view: str) -> dict[str, NDArray[np
         file = folder / per_row_file()
     if not file.is_file():
         return None
-    scores = _loaded(file)
+    if (folder / MANIFEST).is_file():
+        require_listed(folder, file.name)
+    scores = load_array(file, 2).astype(np.float64)
     if scores.shape[1] != len(record.per_row):
         raise DataError(f"{scores.shape[1]} columns, but the record of the run names {len(record.per_row)}", file)
     return dict(zip(record.per_row, scores.T, strict=True))
-
-
-def _loaded(file: Path) -> NDArray[np.float64]:
-    try:
-        scores: NDArray[np.float64] = np.load(file, allow_pickle=False).astype(np.float64)
-    except DAMAGED as error:
-        raise DataError(f"not an array of numbers ({error})", file) from error
-    if scores.ndim != 2:
-        raise DataError(f"an array of shape {scores.shape}, not of rows and metrics", file)
-    return scores
 
 
 def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, NDArray[np.float64]]]:
@@ -202,12 +198,14 @@ def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, 
 def read_evidence(folder: Path) -> Evidence:
     """Everything in a folder of reports; what is damaged is told and left out, so that the rest can be reported.
 
-    Measured speed is one file, so a damaged one raises: without it, all that was made from it would seem to be stale.
+    Measured speed is one file, and so is what was tried, so a damaged one raises: without it, all that was made from it
+    would seem to be stale.
     """
     studies = _parsed(folder / "studies", Study)
     neighbours = {one.dataset: one for one in _parsed(folder / "neighbours", Neighbours)}
     runs = folder / "runs"
-    return Evidence(tuple(find_records([runs])), tuple(studies), neighbours, (runs,), read_speed(folder / SPEED))
+    speed, trust = read_speed(folder / SPEED), read_trust(folder / TRUST)
+    return Evidence(tuple(find_records([runs])), tuple(studies), neighbours, (runs,), speed, trust)
 
 
 Model = TypeVar("Model", bound=BaseModel)

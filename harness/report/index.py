@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from harness import DEFAULT_DATASET
+from harness.printable import printable
 from harness.report import Table, is_trial
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
@@ -93,11 +94,14 @@ def _code(text: str) -> str:
     """Text as a span of code, whatever is in it."""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     space = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{space}{' '.join(text.split())}{space}{fence}"
+    return f"{fence}{space}{' '.join(printable(text).split())}{space}{fence}"
 
 
 _FAST = """[speed.md](speed.md): how fast the code is against named references, on which machine; step time and memory
   over the number of labels, and every ratio against its target, as figures. Tables: {forms}."""
+_TRIED = """[trust.md](trust.md): every case of the fault list, what was done and what happened; trainings killed and
+  taken up again; hostile input to every loader."""
+_UNTRIED = "Trust: not tried in this folder; `make faults` does."
 _UNMEASURED = "Speed: not measured in this folder; `python -m harness perf --write` measures it."
 
 
@@ -106,6 +110,7 @@ def _foot(evidence: Evidence) -> str:
     return f"""## Others
 
 - {_UNMEASURED if evidence.speed is None else _FAST.format(forms=forms)}
+- {_UNTRIED if evidence.trust is None else _TRIED}
 - [plan.md](plan.md): memory and time of every method on every dataset, as `harness plan` estimates them.
 
 ## Make it again

@@ -23,6 +23,7 @@ from harness.report.page import build_page, page_data
 from harness.report.scale import PLACE, refreshed, scale_page
 from harness.report.speed import speed_files
 from harness.report.tables import FORMATS, render
+from harness.report.trust import trust_files
 
 OWNED = ("tables", "figures")
 """Folders in which every file should be ours."""
@@ -81,6 +82,8 @@ def make_site(evidence: Evidence) -> Site:
     files[INDEX] = index_page(evidence, tables, figures).encode()
     if evidence.speed is not None:
         files |= speed_files(evidence.speed)
+    if evidence.trust is not None:
+        files |= trust_files(evidence.trust)
     return Site(files, evidence.speed)
 
 

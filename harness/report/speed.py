@@ -10,7 +10,7 @@ All of it is a function of the file alone: nothing is measured here.
 from collections.abc import Iterator
 
 from harness.perf import Row
-from harness.perf.saved import Machine, Speed, Suite
+from harness.perf.saved import Machine, Origin, Speed, Suite
 from harness.progress import clock
 from harness.report.cells import Cell, Table
 from harness.report.figures.drawing import Drawing, Missing
@@ -44,7 +44,7 @@ def _table(name: str, suite: Suite) -> Table:
         title=f"{name}: {suite.about}" if suite.about else name,
         columns=(*_HEAD, *((_WHERE,) if told else ()), *_FIGURES),
         rows=tuple(_cells(row, told) for row in rows),
-        caption=f"{counts(rows)} {_origin(suite)}",
+        caption=f"{counts(rows)} {origin_text(suite)}",
         words=len(_HEAD) + told,
         id=f"speed-{name}",
     )
@@ -85,11 +85,12 @@ def machine_text(machine: Machine) -> str:
     return f"{machine.cpu}, {machine.cores} {'core' if machine.cores == 1 else 'cores'}{memory}{caches}{packages}"
 
 
-def _origin(suite: Suite) -> str:
+def origin_text(suite: Origin) -> str:
+    """Day, duration, code and machine of something that was measured."""
     return f"Measured on {suite.measured} in {clock(suite.seconds)}, {_commit(suite)}: {machine_text(suite.machine)}."
 
 
-def _commit(suite: Suite) -> str:
+def _commit(suite: Origin) -> str:
     if suite.commit is None:
         return "outside a checkout"
     return f"at commit {suite.commit[:_COMMIT]}{' with changes' if suite.dirty else ''}"

@@ -10,25 +10,32 @@ import io
 import re
 
 from harness.errors import unknown_name
+from harness.printable import printable
 from harness.report.cells import Cell, Figure, Table
 from harness.report.latex import as_latex
 
+_FORMULA_SIGNS = {
+    *"=+-@",
+    *("\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}"),
+    *("\N{FULLWIDTH HYPHEN-MINUS}", "\N{FULLWIDTH COMMERCIAL AT}"),
+}
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def markdown_text(text: str) -> str:
     """Text that Markdown shows as it is."""
-    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(text.split()))
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(printable(text).split()))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def csv_text(text: str) -> str:
     """Text that a spreadsheet takes for text, on one line; a leading formula sign gets an apostrophe.
 
-    The sign of a number is none. Line breaks go because not every reader knows a quoted one from the end of a row.
+    The sign of a number is none. Line breaks go because not every reader knows a quoted one from the end of a row. Some
+    readers take the wide signs of East Asian keyboards for the others, and some skip spaces.
     """
-    text = re.sub(r"[\r\n]+", " ", text)
-    formula = text[:1] in {"=", "+", "-", "@", "\t"} and not _NUMBER.fullmatch(text)
+    text = printable(text)
+    formula = text.lstrip()[:1] in _FORMULA_SIGNS and not _NUMBER.fullmatch(text)
     return f"'{text}" if formula else text
 
 

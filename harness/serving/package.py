@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from harness.arrays import load_array, save_array
 from harness.augment import NONE
 from harness.augment.side import with_made_rows
 from harness.data import Dataset
@@ -27,7 +29,7 @@ from harness.data.prepare import opened
 from harness.data.ragged import Ragged, Texts
 from harness.data.tokens import token_counts
 from harness.errors import DataError, UserError
-from harness.files import MANIFEST, home, read_json, read_manifest, write_json
+from harness.files import MANIFEST, home, place_inside, read_json, read_manifest, write_json
 from harness.folders import folders_in, remembered_folders, with_folders
 from harness.method import Inputs
 from harness.model.encoder import load_encoder
@@ -109,9 +111,9 @@ def write_package(run_folder: Path, package: Path, *, encoder: str | None = None
         data.label_id.save(folder, "labels.id")
         data.label_text.save(folder, "labels.text")
         inputs.label_tokens.save(folder, "labels.tokens")
-        np.save(folder / "counts.npy", counts, allow_pickle=False)
-        if weights.is_dir():
-            shutil.copytree(weights, folder / "model")
+        save_array(folder / "counts.npy", counts)
+        if (listed := read_manifest(weights)) is not None:
+            _copy_listed(weights, [*listed["files"], MANIFEST], folder / "model")
         for key, place in folders.items():
             _copy_model_folder(place, folder / "folders" / key / place.name)
         if rows is not None:
@@ -147,6 +149,14 @@ def without_rows(inputs: Inputs) -> Inputs:
     return replace(inputs, train=absent, train_filter=absent, train_tokens=absent)
 
 
+def _copy_listed(source: Path, names: list[str], target: Path) -> None:
+    """The files that a manifest lists; what lies beside them, a link to a private file say, stays there."""
+    for name in names:
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(place_inside(source, name), copy)
+
+
 def _copy_model_folder(source: Path, target: Path) -> None:
     """The files of a model folder that are read; whatever else lies there stays there."""
     for file in files_of(source):
@@ -159,7 +169,7 @@ def _save_rows(rows: Inputs, folder: Path) -> None:
     rows.train_tokens.save(folder, "train.tokens")
     for name, matrix in (("train.labels", rows.train), ("train.filter", rows.train_filter)):
         for part in ("data", "indices", "indptr"):
-            np.save(folder / f"{name}.{part}.npy", getattr(matrix, part), allow_pickle=False)
+            save_array(folder / f"{name}.{part}.npy", getattr(matrix, part))
 
 
 # ---------------------------------------------------------------- reading
@@ -184,7 +194,7 @@ def load_package(package: Path, *, device: str = "auto") -> TrainedModel:
     config = config_of(record, {**with_folders(record.config, folders), "device": device, "augment": NONE})
     encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
     require_same(record, "encoder", "identity", encoder.identity)
-    encoder.adapt(np.load(package / "counts.npy", allow_pickle=False))
+    encoder.adapt(_counts(package, encoder.tokenizer.vocab_size))
     labels = {name: Texts.load(package, f"labels.{name}") for name in ("id", "text")}
     label_tokens = Ragged.load(package, "labels.tokens")
     train, train_filter, train_tokens = _train_rows(package, (facts["train_rows"], len(label_tokens)))
@@ -203,6 +213,14 @@ def load_package(package: Path, *, device: str = "auto") -> TrainedModel:
     return ready_model(record, config, inputs, labels["id"], labels["text"], package / "model")
 
 
+def _counts(package: Path, tokens: int) -> NDArray[np.int64]:
+    """How often each token occurs, [V]."""
+    counts = load_array(package / "counts.npy", 1, "i")
+    if len(counts) != tokens or (counts < 0).any():
+        raise DataError(f"not the counts of {tokens:,} tokens; pack the model anew", package / "counts.npy")
+    return counts
+
+
 def _train_rows(package: Path, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
     """Labels [N, L], filter pairs [N, L] and tokens [N] of the train rows; what refuses to be read if none are here."""
     if not (package / "train.tokens.offsets.npy").exists():
@@ -210,7 +228,16 @@ def _train_rows(package: Path, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
         return absent, absent, absent
 
     def matrix(name: str) -> csr_array:
-        parts = (np.load(package / f"{name}.{part}.npy", allow_pickle=False) for part in ("data", "indices", "indptr"))
-        return csr_array(tuple(parts), shape=shape)
+        data, indices, indptr = (
+            load_array(package / f"{name}.{part}.npy", 1) for part in ("data", "indices", "indptr")
+        )
+        try:
+            found = csr_array((data, indices, indptr), shape=shape)
+            found.check_format(full_check=True)
+            return found
+        except ValueError as error:
+            raise DataError(
+                f"{name} is no matrix of {shape[0]:,} rows and {shape[1]:,} labels ({error})", package
+            ) from error
 
     return matrix("train.labels"), matrix("train.filter"), Ragged.load(package, "train.tokens")

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.config import Layer, RunConfig, merge
 from harness.files import write_text
+from harness.printable import printable
 from harness.sweep.space import Value, from_json, settings_of
 from harness.yaml import format_yaml
 
@@ -93,4 +94,4 @@ def _write(
 
 def _one_line(text: str) -> str:
     """Text that cannot leave its comment."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return " ".join(printable(text).split())

@@ -3,6 +3,8 @@
 import secrets
 import socket
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +13,9 @@ from harness.errors import DataError, UserError
 from harness.files import read_json
 from harness.resume import differences
 from harness.sweep import Plan
-from harness.sweep.queue import slots
+from harness.sweep.queue import Slot, slots
 from harness.sweep.samplers import described
-from harness.sweep.storage import alone, damaged, open_study, shown_address, sqlite_file
+from harness.sweep.storage import alone, damaged, open_study, reading, shown_address, sqlite_file
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -29,7 +31,7 @@ def join(plan: Plan) -> "tuple[Study, str]":
     Raises:
         UserError: There is one of that name for something else, or its database has lost trials.
     """
-    with alone(plan):
+    with alone(plan), _as_optuna_writes(plan), reading(plan):
         known = read_facts(plan.folder)
         if known:
             refuse_another(plan, known["identity"])
@@ -41,6 +43,18 @@ def join(plan: Plan) -> "tuple[Study, str]":
         refuse_another_search(plan, study)
         refuse_lost(plan, study, known)
         return study, str(study.user_attrs["id"])
+
+
+@contextmanager
+def _as_optuna_writes(plan: Plan) -> Iterator[None]:
+    """Optuna keeps JSON in its tables; anything else there, a pickle say, is told in a line and not looked into."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        file, shown = sqlite_file(plan.storage), f"not what Optuna writes: {type(error).__name__}"
+        if file is not None:
+            raise damaged(file, shown) from error
+        raise UserError(f"study {plan.study!r} at {shown_address(plan.storage)} is damaged ({shown})") from error
 
 
 def begin(study: "Study", plan: Plan, group: str) -> None:
@@ -90,14 +104,11 @@ def refuse_another_search(plan: Plan, study: "Study") -> None:
 
 
 def refuse_lost(plan: Plan, study: "Study", known: dict[str, Any]) -> None:
-    """Refuses a database with fewer ended trials than it once had.
-
-    One that failed may run again by now, if its worker had died and more attempts are allowed; its slot is still there.
-    """
-    ended = {row["slot"]: row["state"] for row in known.get("slots", []) if row["state"] in ENDED}
+    """Refuses a database with fewer ended trials than it once had, or with less of one of them."""
+    ended = {row["slot"]: row for row in known.get("slots", []) if row["state"] in ENDED}
     found = slots(study, max(ended, default=-1) + 1)
-    there = {slot.number for slot in found if slot.trials and (slot.state in ENDED or ended.get(slot.number) == "FAIL")}
-    if lost := sorted(ended.keys() - there):
+    lost = [slot.number for slot in found if slot.number in ended and not _still_there(slot, ended[slot.number])]
+    if lost:
         file = sqlite_file(plan.storage)
         shown = f"{len(lost)} of {len(ended)} ended trials are not in it"
         if file is not None:
@@ -106,3 +117,15 @@ def refuse_lost(plan: Plan, study: "Study", known: dict[str, Any]) -> None:
             f"study {plan.study!r} at {shown_address(plan.storage)}: {shown}, but {plan.folder / FACTS} has them; name "
             "the right database, or take another --study"
         )
+
+
+def _still_there(slot: Slot, row: dict[str, Any]) -> bool:
+    """Whether a database has what study.json knows of an ended slot.
+
+    One that failed may run again by now, if its worker had died and more attempts are allowed; its slot is still there.
+    """
+    trial = slot.current
+    if trial is None or row["state"] == "FAIL":
+        return trial is not None
+    whole = trial.params.keys() == row["params"].keys() and (trial.values is None) == (row["values"] is None)
+    return slot.state in ENDED and whole

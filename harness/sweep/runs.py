@@ -4,13 +4,13 @@ A run says in the first line of its log which study and which slot it belongs to
 worker was killed, without anything having been written down elsewhere.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.config import RunConfig
 from harness.errors import UserError
+from harness.event import first_event
 from harness.facts import recorded
 from harness.record import RunRecord, read_record
 from harness.resume import Earlier, find_earlier
@@ -48,9 +48,8 @@ def trial_runs(folder: Path, group: str) -> list[TrialRun]:
 
 def _read(log: Path, group: str) -> TrialRun | None:
     """A run from the first line of its log; None if it is none of this study."""
+    start = first_event(log) or {}
     try:
-        with log.open(encoding="utf-8") as stream:
-            start = json.loads(stream.readline())
         parent = start["parent"] or {}
         if parent.get("id") != group:
             return None
@@ -58,7 +57,7 @@ def _read(log: Path, group: str) -> TrialRun | None:
         params.pop("study")
         slot, trial = int(params.pop("slot")), int(params.pop("trial"))
         return TrialRun(log.parent, str(start["started"]), slot, trial, params)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

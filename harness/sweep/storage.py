@@ -178,13 +178,31 @@ def require_sound(file: Path) -> None:
         # not read-only: a transaction that a kill cut off is rolled back by the next one who opens the file
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_SECONDS)
         try:
-            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (answer,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
         answer = str(error)
     if answer != "ok":
         raise damaged(file, answer)
+
+
+@contextmanager
+def reading(plan: Plan) -> Iterator[None]:
+    """Turns what Optuna makes of rows that contradict each other into the error for a damaged database.
+
+    Every page of such a file may be in order: of a transaction that was cut off, a part was undone.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        file = sqlite_file(plan.storage)
+        if file is None or isinstance(error.__cause__ or error, OperationalError):  # locked, full, or a server is out
+            raise
+        raise damaged(file, _first_line(error)) from error
 
 
 def damaged(file: Path, what: str) -> DataError:

@@ -17,12 +17,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from harness.errors import Pruned, Terminated, UserError, terminate
+from harness.event import Event
 from harness.files import write_manifest
 from harness.record import RunRecord, Status, write_record
 from harness.resume import Earlier, drop_cut_off_line
-from harness.tracking.events import LOG, Event, EventLog, LogReader
+from harness.tracking.events import LOG, EventLog, LogReader
 from harness.tracking.follower import Follower
-from harness.tracking.places import check_uri, tracking_uri, without_paths
+from harness.tracking.places import check_uri, tracking_uri, without_paths, without_secrets
 
 __all__ = ["Event", "Journal", "Tracker", "make_tracker", "tracking_uri", "without_paths"]
 
@@ -63,7 +64,9 @@ def status_of(error: BaseException | None) -> Status:
 
 def in_one_line(error: BaseException | None) -> str | None:
     """Why it ended, for the record."""
-    return None if error is None else without_paths(f"{type(error).__name__}: {error}".splitlines()[0])
+    if error is None:
+        return None
+    return without_secrets(without_paths(f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
 class Journal:
@@ -113,6 +116,7 @@ class Journal:
 
     def warn(self, message: str) -> None:
         """Logs a warning, shows it, and keeps it for the record; once, however often it is said."""
+        message = without_secrets(without_paths(message))
         with self._warning:
             if message in self.warnings:
                 return

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError
+from harness.event import Event, parse_event
 from harness.record import utc_now
 
-Event = dict[str, Any]
 LOG = "events.jsonl"
 _CHUNK = 4 * 2**20
 """Bytes that a reader takes at a time; a line may be longer."""
@@ -67,13 +67,7 @@ class LogReader:
 
     def _parsed(self, line: bytes) -> Event:
         self._line += 1
-        try:
-            event: Event = json.loads(line)
-            if not isinstance(event["event"], str) or not isinstance(event["time"], str):
-                raise TypeError
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError("not an event of this harness", self.path, self._line) from error
-        return event
+        return parse_event(line, self.path, self._line)
 
 
 def last_event(log: Path) -> Event:
@@ -82,10 +76,9 @@ def last_event(log: Path) -> Event:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
         last = stream.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
     try:
-        event = json.loads(last)
-    except ValueError:
+        return parse_event(last, log, 0)
+    except DataError:
         return {}
-    return event if isinstance(event, dict) else {}
 
 
 def has_ended(log: Path) -> bool:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.files import write_json
+from harness.event import Event
+from harness.files import place_inside, write_json
 from harness.resume import read_events
-from harness.tracking.events import LOG, Event
+from harness.tracking.events import LOG
 from harness.tracking.mlflow_facts import PARAM_LIMIT, params_of
 from harness.tracking.places import reason
 
@@ -27,7 +28,7 @@ def send_files(client: Any, run_id: str, folder: Path, progressed: Callable[[], 
     for name in _FILES:
         with _noted(name, faults):
             if (folder / name).is_file():
-                client.log_artifact(run_id, str(folder / name))
+                client.log_artifact(run_id, str(place_inside(folder, name)))  # no link to a file of this machine
                 progressed()
     return faults
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import flatten
-from harness.files import read_json
-from harness.tracking.events import Event
+from harness.errors import DataError, UserError
+from harness.event import Event
+from harness.record import read_record
 
 PARAM_LIMIT = 6000
 TAG_LIMIT = 5000
@@ -18,6 +19,18 @@ STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "prune
 def is_group(start: Event) -> bool:
     """Whether this is the log of a bench or a sweep, not of a run."""
     return "kind" in start
+
+
+def require_start(start: Event, log: Path) -> None:
+    """Refuses a log whose first event lacks what a run or a group is tracked by."""
+    try:
+        experiment_name(start), run_name(start), tags_of(start), params_of(start), dataset_of(start)
+        if parent := start.get("parent"):
+            parent["id"], parent["kind"], parent["name"]
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise DataError(
+            "its start lacks what a run is tracked by: it cannot be sent, remove its folder", log, 1
+        ) from error
 
 
 def experiment_name(start: Event) -> str:
@@ -102,17 +115,20 @@ def description(start: Event, folder: Path, status: str, error: str | None) -> s
     config = start["config"]
     seeds = f"encoder {config['encoder']}, seed {config['seed']}"
     lines = [f"**{config['method']}** on **{start['dataset']['name']}**, {seeds}: {status}"]
-    record = read_json(folder / "record.json") if (folder / "record.json").is_file() else {}
-    figures = [f"{key} {value:.2f}" for key, value in record.get("metrics", {}).items() if key.startswith("P")]
+    try:
+        record = read_record(folder)
+    except UserError:  # there is none yet, or one that says nothing
+        record = None
+    figures = [f"{key} {value:.2f}" for key, value in (record.metrics if record else {}).items() if key[:1] == "P"]
     if figures:
         on = " (held-out rows)" if config.get("evaluate") == "validation" else ""
         lines.append(", ".join(figures) + on)
-    if record.get("seconds"):
-        peak = record.get("peak_memory_gib")
-        lines.append(f"{record['seconds']:.0f} s" + (f", peak memory {peak:.2f} GiB" if peak else ""))
+    if record and record.seconds:
+        peak = record.peak_memory_gib
+        lines.append(f"{record.seconds:.0f} s" + (f", peak memory {peak:.2f} GiB" if peak else ""))
     if error:
         lines.append(error)
-    lines += [f"warning: {text}" for text in record.get("warnings", [])[:5]]
+    lines += [f"warning: {text}" for text in (record.warnings[:5] if record else ())]
     return "\n\n".join(lines)[:TAG_LIMIT]
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError
-from harness.files import home, locked, sha256_file
-from harness.tracking.events import LOG, Event
+from harness.event import Event
+from harness.files import home, locked, sha256_file, sha256_json
+from harness.tracking.events import LOG
 from harness.tracking.mlflow_artifacts import left_out, send_files, send_made
 from harness.tracking.mlflow_facts import (
     PARAM_LIMIT,
@@ -29,6 +30,7 @@ from harness.tracking.mlflow_facts import (
     milliseconds,
     non_finite_text,
     params_of,
+    require_start,
     run_name,
     tags_of,
 )
@@ -123,6 +125,8 @@ class MlflowRun:
 
     def settle(self) -> None:
         """Sends the rest and the final status; a log without an end is that of a process that was killed."""
+        if self._run is None:
+            raise DataError("the log does not begin with a start", self._folder / LOG, 1)
         end = self._end or {"status": "killed", "error": None}
         self._tags |= {"pruned": str(end["error"])[:TAG_LIMIT]} if end["status"] == "pruned" else {}
         self._tags |= {"error": str(end["error"])[:TAG_LIMIT]} if end["status"] == "failed" else {}
@@ -160,6 +164,7 @@ class MlflowRun:
         return identifier
 
     def _open(self, start: Event) -> None:
+        require_start(start, self._folder / LOG)
         self._start = start
         experiment = experiment_id(self._client, experiment_name(start))
         tags = {metric_name(key): value for key, value in tags_of(start).items()}
@@ -180,7 +185,8 @@ class MlflowRun:
         found = find_run(self._client, experiment, tags["harness.run_id"])
         if found is not None:
             return found
-        with locked(home() / "locks" / f"{experiment}.create"):  # runs of one group look for it at the same moment
+        lock = sha256_json(experiment)[:16]  # a server may call an experiment as it likes
+        with locked(home() / "locks" / f"{lock}.create"):  # runs of one group look for it at the same moment
             found = find_run(self._client, experiment, tags["harness.run_id"])
             if found is not None:
                 return found

@@ -56,6 +56,20 @@ class PatientClient:
         return partial(patiently, value) if callable(value) else value
 
 
+class DistantClient(PatientClient):
+    """A client of a server elsewhere: MLflow would copy files to whatever folder of this machine the server names."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)
+        return partial(self._send, value) if name in ("log_artifact", "log_artifacts") else value
+
+    def _send(self, call: Callable[..., Any], run_id: str, *arguments: Any) -> Any:
+        place = str(self.get_run(run_id).info.artifact_uri)
+        if urlsplit(place).scheme in ("", "file"):
+            raise UserError("the server wants files in a folder of this machine; start it with --serve-artifacts")
+        return call(run_id, *arguments)
+
+
 def patiently(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Calls again, with growing pauses, while SQLite says that another process writes."""
     deadline, pause = time.monotonic() + _LOCKED_SECONDS, 0.05
@@ -65,7 +79,7 @@ def patiently(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         except Exception as error:
             if "database is locked" not in str(error) or time.monotonic() > deadline:
                 raise
-        time.sleep(pause * random.uniform(0.5, 1.5))
+        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  apart, not secret
         pause = min(2 * pause, 2.0)
 
 
@@ -77,10 +91,11 @@ def open_store(uri: str) -> Any:
     probe(uri)
     from mlflow import MlflowClient
 
-    for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own; errors are raised as well
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if not is_local(uri):
-        client = PatientClient(MlflowClient(tracking_uri=uri))
+        near = urlsplit(uri).hostname in ("127.0.0.1", "::1", "localhost")
+        client = (PatientClient if near else DistantClient)(MlflowClient(tracking_uri=uri))
         client.search_experiments(max_results=1)
         return client
     with locked((sqlite_file(uri) or home() / "mlflow").absolute()):
@@ -98,7 +113,8 @@ def probe(uri: str) -> None:
     elif uri.startswith(("http://", "https://")):
         server = urlsplit(uri)
         try:
-            with urlopen(server._replace(netloc=server.netloc.rpartition("@")[2]).geturl(), timeout=5):
+            address = server._replace(netloc=server.netloc.rpartition("@")[2]).geturl()
+            with urlopen(address, timeout=5):  # noqa: S310  http or https, see above
                 pass
         except HTTPError:  # it wants a password or another page, but it answers
             pass

@@ -83,10 +83,14 @@ def _judge(client: Any, run: Any, folders: dict[str, Path], older_than: timedelt
     if folder is not None and (has_ended(folder / LOG) or (why and held_by_another(folder) is None)):
         if dry_run:
             return Reaped(run_id, "synced", "would be closed as its log says")
-        outcome = send(client, folder, run_id, dead=True)
-        if outcome.result == "running":
-            return Reaped(run_id, "alive", outcome.reason)
-        return Reaped(run_id, "synced", outcome.reason or "closed as its log says")
+        try:
+            outcome = send(client, folder, run_id, dead=True)
+        except UserError as error:  # its log cannot be read, so it is closed like a run that has none here
+            why = why or str(error).splitlines()[0]
+        else:
+            if outcome.result == "running":
+                return Reaped(run_id, "alive", outcome.reason)
+            return Reaped(run_id, "synced", outcome.reason or "closed as its log says")
     if why is None:
         return Reaped(run_id, "alive", "its process is at work")
     if not dry_run:

@@ -4,7 +4,6 @@ One look at the store tells which runs need nothing: those whose tag `harness.sy
 here. Everything else is replayed from its first event, and what the store has already is left out.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from harness.errors import DataError, UserError
+from harness.event import first_event
 from harness.files import home, sha256_file
 from harness.record import run_folder
 from harness.runlock import held_by_another
@@ -116,12 +116,10 @@ def send(client: Any, folder: Path, run_id: str, *, dead: bool = False) -> Outco
 
 def run_id_of(log: Path) -> str:
     """The id that the first event of a log names."""
-    with log.open("rb") as stream:
-        line = stream.readline()
-    try:
-        return str(json.loads(line)["run_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError("the log does not begin with a start: it cannot be sent, remove its folder", log, 1) from error
+    start = first_event(log)
+    if start is None or "run_id" not in start:
+        raise DataError("the log does not begin with a start: it cannot be sent, remove its folder", log, 1)
+    return str(start["run_id"])
 
 
 def _final_status(log: Path) -> str:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from harness.errors import DataError
-from harness.files import MANIFEST, read_json, sha256_file, sha256_json, write_manifest, write_text
+from harness.files import MANIFEST, place_inside, read_json, sha256_file, sha256_json, write_manifest, write_text
 from harness.train.tensorfile import read_tensors, write_tensors
 
 STATE, TENSORS, MODEL = "state.json", "tensors.safetensors", "model.safetensors"
@@ -207,7 +207,10 @@ def _verified(folder: Path, names: list[str] | None, advice: str) -> dict[str, A
     if listed != set(listed if names is None else names) or sha256_json(manifest.facts) != manifest.digest:
         raise DataError(f"damaged; {advice}", path)
     for name, expected in manifest.files.items():
-        file = folder / name
+        try:
+            file = place_inside(folder, name)
+        except DataError as error:
+            raise DataError(f"{error}; {advice}") from error
         if not file.is_file():
             raise DataError(f"missing; {advice}", file)
         if (size := file.stat().st_size) != expected.bytes:

@@ -12,7 +12,6 @@ import shutil
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,52 +19,26 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from harness.allocator import keep_freed_memory
 from harness.batching import LabelPool, LabelSpace
 from harness.config import CheckpointSettings, ValidationSettings
-from harness.errors import Terminated, UserError, out_of_memory
+from harness.errors import DataError, Terminated, UserError, out_of_memory
 from harness.repro import device_memory, peak_memory_gib
 from harness.tracking import Journal
 from harness.train import Batch, OnValidation, Stage, Validate
 from harness.train.checkpoint import Checkpoints, load_model, save_model
 from harness.train.display import Display
 from harness.train.interrupt import StepBoundary
+from harness.train.position import Position
 from harness.train.prefetch import batches_ahead
 from harness.train.saving import Saver, all_finite
 from harness.train.timing import Timer
 
 _DIVERGED = 100.0
 """A training whose loss grows by this factor has diverged, even if it stays finite."""
-
-
-@dataclass
-class Position:
-    """Where a training stands; with weights, moments and mined batches it is all that a resumed run needs."""
-
-    stage: int = 0
-    epoch: int = 0
-    epochs: int = 0
-    """Epochs since the start, over all stages."""
-    batch: int = 0
-    """Batches of the epoch that are done."""
-    step: int = 0
-    """Steps since the start, over all stages."""
-    sums: dict[str, float] = field(default_factory=dict)
-    """Sums over the batches of the epoch, for its averages."""
-    seconds: float = 0.0
-    """Seconds of training, those before an interruption included."""
-    best: float | None = None
-    """Best value of the stage on the held-out rows."""
-    best_epoch: int = 0
-    """The epoch it was reached in, counted from 1."""
-    first_loss: float = 0.0
-    """Loss of the first step of the stage."""
-    pieces: int | None = None
-    """Tokens encoded at once in this stage, if memory ran out with more of them."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """Peak learning rates of the stage; the config may leave them to the encoder."""
 
 
 class Training:
@@ -113,7 +86,13 @@ class Training:
         if found is None:
             return False
         state, tensors = found
-        self.position = Position(**state)
+        try:
+            self.position = Position.model_validate(state)
+            stage = self.stages[self.position.stage]
+        except (ValidationError, IndexError) as error:
+            raise self._foreign(str(error).splitlines()[0]) from error
+        if self.position.epoch > stage.epochs or self.position.batch > stage.source.steps:
+            raise self._foreign("it stands behind the end of its stage")
         self._require_rates()
         self._before, self._begun = self.position.seconds, True
         self._referenced.append(self._best_folder())
@@ -355,7 +334,7 @@ class Training:
         arrays = stage.source.state().items()
         tensors |= {f"source.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays}
         then = partial(self._forget_best, self._best_folder())
-        self._saver.save(self.position.step, asdict(self.position), tensors, then, stay=stay)
+        self._saver.save(self.position.step, self.position.model_dump(warnings=False), tensors, then, stay=stay)
         self._since_save = Timer()
 
     def _forget_best(self, but: Path) -> None:
@@ -365,12 +344,26 @@ class Training:
             if folder not in self._referenced:
                 shutil.rmtree(folder)
 
+    def _foreign(self, why: str) -> DataError:
+        """The newest checkpoint is whole, but not one of this training."""
+        step = self._checkpoints.steps()[-1]
+        return DataError(
+            f"the checkpoint of step {step} is not one of this run ({why}); remove it to go on without it", self._folder
+        )
+
     def _load(self, tensors: dict[str, Tensor]) -> None:
         parts: dict[str, dict[str, Any]] = {"model": {}, "optimiser": {}, "source": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
+            if part not in parts:
+                raise self._foreign(f"it has {name[:60]!r}")
             parts[part][rest] = tensor
-        self.model.load_state_dict(parts["model"])
+        try:
+            self.model.load_state_dict(parts["model"])
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            raise self._foreign(str(error).splitlines()[-1].strip()) from error
         if parts["optimiser"] and self.position.stage < len(self.stages):
             stage = self.stages[self.position.stage]
             if self.position.pieces is not None:  # dropout is drawn piece by piece, so a resumed run keeps them

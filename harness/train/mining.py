@@ -19,6 +19,7 @@ from harness.batching import LabelPool
 from harness.batching.cluster import balanced_clusters
 from harness.batching.plan import BatchPlan, clustered_plan, glued_plan, glued_steps, random_plan
 from harness.batching.pool import LabelPicker
+from harness.errors import UserError
 from harness.index import search
 from harness.repro import peak_memory_gib, stream, stream_seed
 from harness.train.settings import BatchSettings
@@ -108,9 +109,12 @@ class MinedBatches:
 
     def load_state(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Takes `state` back."""
-        self._plan = BatchPlan.from_arrays(
+        plan = BatchPlan.from_arrays(
             {name.removeprefix("plan."): array for name, array in arrays.items() if name.startswith("plan.")}
         )
+        if len(plan.rows) != self._known.shape[0]:
+            raise UserError(f"the stored batch plan is one of {len(plan.rows):,} rows; start from another checkpoint")
+        self._plan = plan
         self._picker.hard = arrays.get("hard")
 
     def _hard_negatives(self, queries: NDArray[np.float32]) -> NDArray[np.int32]:

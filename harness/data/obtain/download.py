@@ -56,7 +56,8 @@ def download(url: str, target: Path, description: str) -> None:
 def _download(url: str, target: Path, description: str, *, confirm: bool = True) -> None:
     """Streams one answer to a file; a download form in its place (Google Drive, large files) is submitted once."""
     _check_address(url)
-    request = urllib.request.Request(url, headers={"User-Agent": f"xmc-harness/{__version__}"})
+    agent = {"User-Agent": f"xmc-harness/{__version__}"}
+    request = urllib.request.Request(url, headers=agent)  # noqa: S310  the address was checked
     with _opener(url).open(request, timeout=TIMEOUT_SECONDS) as answer:
         start = answer.read(CHUNK)
         form = _confirmation(start, answer.geturl()) if confirm else None
@@ -177,8 +178,11 @@ def _confirmation(start: bytes, page: str) -> str | None:
     form.feed(start.decode("utf-8", "replace"))
     if form.action is None:
         return None
-    target = urljoin(page, form.action)
-    here, there = urlsplit(page).hostname or "", urlsplit(target).hostname or ""
+    try:
+        target = urljoin(page, form.action)
+        here, there = urlsplit(page).hostname or "", urlsplit(target).hostname or ""
+    except ValueError:  # no address at all
+        return None
     if here != there and not (here.endswith(".google.com") and there.endswith(".google.com")):
         return None
     return target + ("&" if urlsplit(target).query else "?") + urlencode(form.fields)

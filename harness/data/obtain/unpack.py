@@ -55,6 +55,16 @@ class Limits:
     """Longest single piece of metadata; a tar header can ask for any amount of memory."""
 
 
+def explosion(path: Path, total: int, limits: Limits) -> str | None:
+    """Why `total` bytes are too much to come out of a compressed file; None if they are not."""
+    size = path.stat().st_size
+    if total > limits.total_bytes:
+        return f"it expands beyond {limits.total_bytes:,} bytes"
+    if total > limits.ratio_from and total > limits.ratio * size:
+        return f"it expands more than {limits.ratio:,} times ({size:,} bytes to over {total:,})"
+    return None
+
+
 @dataclass
 class _Ledger:
     """What has been accepted so far: names taken, bytes written."""
@@ -93,11 +103,8 @@ class _Ledger:
 
     def expanded(self, total: int) -> None:
         """Judges the number of bytes that have come out so far."""
-        size = self.archive.stat().st_size
-        if total > self.limits.total_bytes:
-            raise self.refuse(f"it expands beyond {self.limits.total_bytes:,} bytes")
-        if total > self.limits.ratio_from and total > self.limits.ratio * size:
-            raise self.refuse(f"it expands more than {self.limits.ratio:,} times ({size:,} bytes to over {total:,})")
+        if reason := explosion(self.archive, total, self.limits):
+            raise self.refuse(reason)
 
     def copy(self, source: IO[bytes], target: Path) -> None:
         """Writes one entry, counting."""

@@ -4,7 +4,8 @@
     trn_X.txt     one document per line
 
 Text is UTF-8. A JSON line that is not is refused; a plain text file that is not, as a whole, is read as latin-1 with a
-warning, because published tools write that. NUL characters become spaces. `warnings` says what else is odd.
+warning, because published tools write that. NUL characters become spaces. A row's labels are sorted, and one that it
+repeats is kept once. `warnings` says what was odd.
 """
 
 from collections.abc import Callable, Iterator

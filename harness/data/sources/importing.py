@@ -3,6 +3,7 @@
 The folder is validated by preparing it where it stands, so that every fault names the user's own file and line. Its
 files are then copied under a temporary name and renamed to `data/<name>/`, and a card with the measured figures goes to
 `cards/<name>.yaml`. The copies keep their modification times, so what was prepared is found again under the new name.
+Test texts that also stand in train go into the card's notes: they flatter whoever memorises.
 """
 
 import io
@@ -16,7 +17,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.data.card import DatasetCard, card_paths, describe_faults, read_card
+from harness.data.check import equal_rows, scan_rows
 from harness.data.prepare import prepare, raw_folder
+from harness.data.ragged import Texts
 from harness.errors import UserError
 from harness.files import checked_name, home, locked, write_text
 
@@ -51,8 +54,8 @@ def import_folder(
     card_path = home() / "cards" / f"{checked_name('dataset', name)}.yaml"
     draft = _draft(folder, name, propensity, test_fraction, title)
     _refuse_taken(draft, folder, card_path, overwrite)
-    _, manifest = prepare(draft, folder)
-    card = DatasetCard.model_validate({**draft.model_dump(), **_measured(manifest)})
+    prepared, manifest = prepare(draft, folder)
+    card = DatasetCard.model_validate({**draft.model_dump(), **_measured(manifest), "notes": _overlap(prepared)})
     try:
         with locked(raw_folder(card)), _copied(folder, manifest["fingerprint"]["files"], raw_folder(card)):
             write_text(card_path, _as_yaml(card))
@@ -97,6 +100,16 @@ def _measured(manifest: dict[str, Any]) -> dict[str, Any]:
         "statistics": {name: value for name, value in rounded.items() if value},
         "pin": {"digest": manifest["digest"]},
     }
+
+
+def _overlap(prepared: Path) -> list[str]:
+    """A note on test texts that also stand in train, if there are any."""
+    train, test = (Texts.load(prepared, f"{split}.text") for split in ("train", "test"))
+    of_train, of_test = equal_rows(train, scan_rows(train), test, scan_rows(test))
+    if not len(of_test):
+        return []
+    first = f"first: test row {of_test[0]} equals train row {of_train[0]}, counted from 0"
+    return [f"{len(of_test):,} of {len(test):,} test texts also stand in train ({first})"]
 
 
 def _as_yaml(card: DatasetCard) -> str:

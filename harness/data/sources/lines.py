@@ -8,6 +8,7 @@ newline is supplied. The next block is read ahead in a thread: decompression lea
 """
 
 import difflib
+import sys
 import zlib
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +23,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.data.obtain.unpack import Limits, explosion
 from harness.errors import DataError
 
 CHUNK_BYTES = 1 << 20
 """Small enough that the temporaries of one chunk stay in the processor's cache; 16 MB chunks parse a quarter slower."""
 LONGEST_LINE_BYTES = 64 << 20
+LIMITS = Limits(total_bytes=sys.maxsize)
+"""A file may be as long as it likes, but no text packs a thousandfold."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -75,8 +79,11 @@ def _blocks(path: Path, size: int) -> Generator[bytes]:
             packed = stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             stream.seek(0)
             read = _Gunzip(stream).read if packed else stream.read
-            block = read(size)
+            block, total = read(size), 0
             while block:
+                total += len(block)
+                if packed and (reason := explosion(path, total, LIMITS)):
+                    raise DataError(f"refused: {reason}", path)
                 ahead = reader.submit(read, size)
                 yield block
                 block = ahead.result()
@@ -154,7 +161,7 @@ class JsonRows:
         if not {*kinds}.issuperset(map(type, items)):
             row = next(i for i, value in enumerate(values) if not {*kinds}.issuperset(map(type, value)))
             wrong = next(item for item in values[row] if type(item) not in kinds)
-            shown = orjson.dumps(wrong).decode()[:40]
+            shown = _JSON_WORDS[type(wrong)] if isinstance(wrong, list | dict) else orjson.dumps(wrong).decode()[:40]
             raise self.fault(row, f"`{key}` holds {shown}; every item must be {_either(kinds)}")
         return np.fromiter(map(len, values), np.int64, len(values)), items
 

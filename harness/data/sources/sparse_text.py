@@ -6,8 +6,8 @@ Two header styles, told apart by the first line:
     rows features labels    then per row `label,label feature:value ...`; a row without labels begins with a space
 
 A label is positive if its relevance is above zero. A zero is as good as not written, and less than zero is an error.
-Labels out of order are sorted. A label twice in a row, or a number against the header, is an error at its line.
-Empty lines after the last row are ignored. Features are not read.
+Labels out of order are sorted. A label twice in a row, or a number against the header, is an error at its line, be it a
+label of relevance zero or a feature. Empty lines after the last row are ignored. Values of features are not read.
 
 A chunk is parsed as one byte array. If anything in it is unusual, the line-by-line reader takes over, which defines the
 format and finds the fault.
@@ -22,7 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from harness.data.sources.byte_words import COLON, COMMA, DIGIT, DOT, MOST_DIGITS, SIGN, SPACE, ZERO, ByteWords, Places
+from harness.data.sources.byte_words import (
+    COLON,
+    COMMA,
+    DIGIT,
+    DOT,
+    MOST_DIGITS,
+    OTHER,
+    SIGN,
+    SPACE,
+    ZERO,
+    ByteWords,
+    Places,
+)
 from harness.data.sources.lines import line_chunks
 from harness.data.sources.pattern import MOST_LABELS, PatternBuilder, from_pairs
 from harness.errors import DataError
@@ -36,8 +48,8 @@ Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 class _Header(NamedTuple):
     rows: int
     labels: int
-    old: bool
-    """Three numbers: labels comma-joined in front of the features."""
+    features: int | None
+    """Given by the style with three numbers, in which labels are comma-joined in front of the features."""
 
 
 def read_labels(path: Path) -> csr_array:
@@ -63,7 +75,10 @@ def read_labels(path: Path) -> csr_array:
 
 
 def read_filter(path: Path, rows: int, labels: int) -> csr_array:
-    """Reads a filter file, lines of `row label` from 0, as a [rows, L] pattern; an empty file masks nothing."""
+    """Reads a filter file, lines of `row label` from 0, as a [rows, L] pattern; an empty file masks nothing.
+
+    Lines may be in any order, and a pair that is repeated is one pair.
+    """
     pairs = [np.zeros((0, 2), np.int64)]
     for first, chunk in line_chunks(path):
         fast = _fast_filter(ByteWords(chunk))
@@ -80,7 +95,7 @@ def _parse_header(line: bytes, path: Path) -> _Header:
         raise DataError(
             f"the first line must be `rows labels` or `rows features labels`, not {_shown(line.strip())}", path, 1
         )
-    header = _Header(int(numbers[0]), int(numbers[-1]), old=len(numbers) == 3)
+    header = _Header(int(numbers[0]), int(numbers[-1]), int(numbers[1]) if len(numbers) == 3 else None)
     if header.labels > MOST_LABELS:
         raise DataError(f"the header promises {header.labels:,} labels; at most {MOST_LABELS:,} are possible", path, 1)
     return header
@@ -101,26 +116,41 @@ def _only_promised_rows(chunk: bytes, rows_left: int, path: Path, first: int, he
 def _parse_chunk(chunk: bytes, header: _Header, path: Path, first: int) -> Rows:
     if not chunk:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    fast = (_fast_label_lists if header.old else _fast_pairs)(ByteWords(chunk))
-    if fast is None or fast[1].max(initial=-1) >= header.labels:
-        return _read_slowly(chunk, header, path, first)
-    return fast
+    fast = _fast_pairs if header.features is None else _fast_label_lists
+    rows = fast(ByteWords(chunk), header)
+    return _read_slowly(chunk, header, path, first) if rows is None else rows
 
 
 # The fast path: functions of one chunk; None means "something unusual here".
 
 
-def _fast_pairs(chunk: ByteWords) -> Rows | None:
+def _fast_pairs(chunk: ByteWords, header: _Header) -> Rows | None:
     """Rows of `label:relevance` words."""
-    starts, ends = chunk.words(chunk.kinds)
-    colons = np.flatnonzero(chunk.kinds == COLON)
+    words = _numbered_words(chunk, chunk.kinds, header.labels)
+    positive = None if words is None else _is_positive(chunk, words.colons + 1, words.ends)
+    if words is None or positive is None:
+        return None
+    return chunk.words_per_line(words.starts[positive]), words.numbers[positive]
+
+
+class _NumberedWords(NamedTuple):
+    starts: Places
+    colons: Places
+    ends: Places
+    numbers: NDArray[np.int64]
+    """What stands before the colon."""
+
+
+def _numbered_words(chunk: ByteWords, kinds: NDArray[np.uint8], count: int) -> _NumberedWords | None:
+    """Words of the form number:something, each number below `count`."""
+    starts, ends = chunk.words(kinds)
+    colons = np.flatnonzero(kinds == COLON)
     if len(colons) != len(starts) or (starts >= colons).any() or (colons + 1 >= ends).any():
         return None
-    labels = chunk.decimal(starts, colons)
-    positive = _is_positive(chunk, colons + 1, ends)
-    if labels is None or positive is None:
+    numbers = chunk.decimal(starts, colons)
+    if numbers is None or numbers.max(initial=-1) >= count:
         return None
-    return chunk.words_per_line(starts[positive]), labels[positive]
+    return _NumberedWords(starts, colons, ends, numbers)
 
 
 def _is_positive(chunk: ByteWords, starts: Places, ends: Places) -> NDArray[np.bool_] | None:
@@ -140,22 +170,28 @@ def _is_positive(chunk: ByteWords, starts: Places, ends: Places) -> NDArray[np.b
     return positive
 
 
-def _fast_label_lists(chunk: ByteWords) -> Rows | None:
-    """Rows that begin with `label,label`; what follows the first space is not read."""
+def _fast_label_lists(chunk: ByteWords, header: _Header) -> Rows | None:
+    """Rows that begin with `label,label`; of what follows the first space only the numbers of features are read."""
     line_starts = np.concatenate([[0], chunk.newlines[:-1] + 1])
     spaces = np.flatnonzero(chunk.kinds == SPACE)
     list_ends = spaces[np.searchsorted(spaces, line_starts)]
     step = np.zeros(len(chunk.text), np.int8)
     step[line_starts] += 1
     step[list_ends] -= 1
-    kinds = np.where(np.cumsum(step, dtype=np.int8) > 0, chunk.kinds, np.uint8(SPACE))
+    in_list = np.cumsum(step, dtype=np.int8) > 0
+    kinds = np.where(in_list, chunk.kinds, np.uint8(SPACE))
     commas = kinds == COMMA
     starts, ends = chunk.words(np.where(commas, np.uint8(SPACE), kinds))
     # n labels are joined by n - 1 commas, so `1,,2`, `,1` and `1,` have a word too few
     if len(starts) != commas.sum() + (list_ends > line_starts).sum():
         return None
     labels = chunk.decimal(starts, ends)
-    return None if labels is None else (chunk.words_per_line(starts), labels)
+    if labels is None or labels.max(initial=-1) >= header.labels:
+        return None
+    behind = np.where(in_list, np.uint8(SPACE), chunk.kinds)
+    if (behind == OTHER).any() or _numbered_words(chunk, behind, header.features or 0) is None:
+        return None
+    return chunk.words_per_line(starts), labels
 
 
 def _fast_filter(chunk: ByteWords) -> NDArray[np.int64] | None:
@@ -171,24 +207,24 @@ def _fast_filter(chunk: ByteWords) -> NDArray[np.int64] | None:
 
 
 def _read_slowly(chunk: bytes, header: _Header, path: Path, first: int) -> Rows:
-    parse: Callable[[bytes, int], list[int]] = _label_list_of_line if header.old else _pairs_of_line
+    parse: Callable[[bytes, _Header], list[int]] = _pairs_of_line if header.features is None else _label_list_of_line
     rows = []
     for number, line in enumerate(chunk.split(b"\n")[:-1], first):
         try:
-            rows.append(parse(line, header.labels))
+            rows.append(parse(line, header))
         except ValueError as error:
             raise DataError(str(error), path, number) from None
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     return lengths, np.array([label for row in rows for label in row], np.int64)
 
 
-def _pairs_of_line(line: bytes, labels: int) -> list[int]:
+def _pairs_of_line(line: bytes, header: _Header) -> list[int]:
     seen: dict[int, None] = {}
     for word in line.split():
         label, colon, relevance = word.partition(b":")
         if not colon:
             raise ValueError(f"{_shown(word)} is not of the form label:relevance")
-        index = _index(label, labels, "label")
+        index = _index(label, header.labels, "label")
         if not _NUMBER.fullmatch(relevance):
             raise ValueError(f"relevance {_shown(relevance)} in {_shown(word)} is not a number")
         if float(relevance) < 0:
@@ -198,15 +234,20 @@ def _pairs_of_line(line: bytes, labels: int) -> list[int]:
     return list(seen)
 
 
-def _label_list_of_line(line: bytes, labels: int) -> list[int]:
-    joined = re.split(rb"[ \t\r]", line, maxsplit=1)[0]
+def _label_list_of_line(line: bytes, header: _Header) -> list[int]:
+    joined, *behind = re.split(rb"[ \t\r]", line, maxsplit=1)
     seen: dict[int, None] = {}
     for label in joined.split(b",") if joined else ():
         if b":" in label:
             raise ValueError(
                 f"{_shown(label)} where labels joined by commas belong; a row without labels begins with a space"
             )
-        _keep_new(seen, _index(label, labels, "label"))
+        _keep_new(seen, _index(label, header.labels, "label"))
+    for word in behind[0].split() if behind else ():
+        feature, _, value = word.partition(b":")
+        if not value:
+            raise ValueError(f"{_shown(word)} is not of the form feature:value")
+        _index(feature, header.features or 0, "feature")
     return list(seen)
 
 

@@ -206,7 +206,7 @@ def read_study(path: Path) -> Study:
     try:
         identity = facts["identity"]
         config, search, objectives = identity["config"], facts["search"], list(facts["objectives"])
-        return Study(
+        study = Study(
             name=checked_name("study", path.parent.name),
             method=facts["method"],
             dataset=facts["dataset"],
@@ -226,6 +226,8 @@ def read_study(path: Path) -> Study:
             trials=[_trial(row, objectives) for row in facts["slots"] if row["state"] in _ENDED],
             best=facts["best"],
         )
+        _json(study.model_dump(mode="json"))  # a number that is none cannot be kept
+        return study
     except ValidationError as error:
         raise DataError(f"not the facts of a study ({describe_faults(error, path.name)[0]})", path) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:

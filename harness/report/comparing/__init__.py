@@ -137,8 +137,8 @@ def compare(
         wanted: Metrics; `DEFAULT_METRICS`, as far as all runs have them, if left out.
         resamples: Draws of the bootstrap and of the permutation test.
         seed: Same seed, same result.
-        allow_mixed: Also compare runs that differ in data, filter, propensity constants or metric version, as long as
-            their rows are equal in number.
+        allow_mixed: Also compare runs that differ in data, filter, propensity constants, metric or harness version, as
+            long as their rows are equal in number.
     """
     if resamples < _FEWEST_RESAMPLES:
         raise UserError(f"{resamples} resamples are too few to decide anything; take {_FEWEST_RESAMPLES} or more")
@@ -191,6 +191,7 @@ def _mixture(contenders: list[Contender]) -> tuple[str, ...]:
         "filter": [str(record.dataset.get("filter")) for record in records],
         "propensity constants": [str(record.dataset.get("propensity")) for record in records],
         "metric version": [str(record.metric_version) for record in records],
+        "harness version": [str(record.environment.get("harness", "unknown")) for record in records],
     }
     distinct = {what: list(dict.fromkeys(values)) for what, values in facts.items()}
     return tuple(f"{what} {' and '.join(values)}" for what, values in distinct.items() if len(values) > 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.files import is_folder
 from harness.record import RunRecord, find_records, read_record
 from harness.report import is_trial, settings_of, varying_keys
 
@@ -41,11 +42,19 @@ class Contender:
         return [run.record.config["seed"] for run in self.runs]
 
 
+def _exists(word: str) -> bool:
+    """Whether a word is a path to something; one that no file can have is not."""
+    try:
+        return Path(word).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def split_names(words: Iterable[str]) -> list[str]:
     """The names in the words of a command line: `A B`, `A,B` and mixtures; commas inside brackets or a path stay."""
     names: list[str] = []
     for word in words:
-        names += [word] if Path(word).exists() else re.split(r",(?![^\[]*\])", word)
+        names += [word] if _exists(word) else re.split(r",(?![^\[]*\])", word)
     return [name.strip() for name in names if name.strip()]
 
 
@@ -92,11 +101,11 @@ class _Found:
                 raise UserError("there is no finished run to compare; make one with `python -m harness run`")
             return self._placed(usable[-1])
         path = Path(name)
-        if path.suffix == ".json" and path.is_file():
+        if path.suffix == ".json" and _exists(name) and path.is_file():
             raise UserError(f"{name} is a record alone; per-row scores are in the run's folder, so name that")
         places = [path] if "/" in name else [path, *(folder / name for folder in self.folders)]
         for place in places:
-            if (place / "record.json").is_file() or (place / "events.jsonl").is_file():
+            if is_folder(place) and any((place / file).is_file() for file in ("record.json", "events.jsonl")):
                 return _finished(place)
         if "/" in name:
             raise UserError(f"{name} is not the folder of a run; {_LIST}")

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import metrics
+from harness.arrays import load_array
 from harness.data.prepare import load_matrix
 from harness.errors import DataError, UserError
-from harness.files import MANIFEST, home, read_json, read_manifest, sha256_file
+from harness.files import MANIFEST, home, read_manifest, require_listed
 from harness.report.comparing.contenders import Contender, Run
 
 Floats = NDArray[np.float64]
@@ -35,18 +36,9 @@ class RowScores:
         self._names = run.record.per_row
         if not self._path.is_file():
             raise UserError(f"run {run.record.run_id} has no per-row scores ({FILE}); run it again to compare it")
-        self._check_hash()
-        try:
-            self._scores = np.load(self._path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise DataError(f"not an array of numbers ({error}); run it again", self._path) from error
-        expected = (self.rows, len(self._names))
-        if (
-            self._scores.ndim != 2
-            or self._scores.dtype != np.float32
-            or self._scores.shape != expected
-            or not self.rows
-        ):
+        require_listed(run.folder, FILE)
+        self._scores = load_array(self._path, 2, "f", mapped=True)
+        if self._scores.dtype != np.float32 or self._scores.shape[1] != len(self._names) or not self.rows:
             raise DataError(
                 f"{self._scores.dtype} of shape {self._scores.shape}, but the record names {len(self._names)} columns "
                 "of float32; run it again",
@@ -56,7 +48,7 @@ class RowScores:
     @property
     def rows(self) -> int:
         """M."""
-        return len(self._scores) if self._scores.ndim else 0
+        return len(self._scores)
 
     def column(self, name: str) -> Floats:
         """The scores of all rows in one metric, percent, [M]."""
@@ -72,17 +64,6 @@ class RowScores:
                 self._path,
             )
         return scores
-
-    def _check_hash(self) -> None:
-        manifest = self._run.folder / MANIFEST
-        if not manifest.is_file():
-            raise DataError("missing, so nothing vouches for the scores; run it again", manifest)
-        try:
-            expected = read_json(manifest)["files"][FILE]["sha256"]
-        except (KeyError, TypeError) as error:
-            raise DataError(f"does not list {FILE}; run it again", manifest) from error
-        if sha256_file(self._path) != expected:
-            raise DataError(f"its bytes are not those that {MANIFEST} lists; copy it anew, or run it again", self._path)
 
 
 def mean_scores(contender: Contender, opened: dict[str, RowScores], name: str) -> Floats:

@@ -1,14 +1,14 @@
 """What a run predicted for every test row, checked against its record."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import metrics
+from harness.arrays import load_array
 from harness.errors import DataError
+from harness.files import require_listed
 from harness.report.comparing.contenders import Run
 from harness.report.explorer.prepared import Prepared
 from harness.report.explorer.scripts import rounded
@@ -45,7 +45,9 @@ def read_predictions(run: Run, data: Prepared, rows: int, per_row: int) -> Predi
         rows: Rows that are shown.
         per_row: Labels per row; fewer are filled up with -1.
     """
-    ids, scores = (_loaded(run.folder / name) for name in FILES)
+    for name in FILES:
+        require_listed(run.folder, name)
+    ids, scores = (load_array(run.folder / name, 2, mapped=True) for name in FILES)
     place = run.folder / FILES[0]
     if ids.shape != scores.shape or ids.dtype.kind != "i" or scores.dtype.kind != "f":
         raise DataError(f"{ids.dtype}{ids.shape} does not go with {scores.dtype}{scores.shape} of {FILES[1]}", place)
@@ -68,13 +70,3 @@ def read_predictions(run: Run, data: Prepared, rows: int, per_row: int) -> Predi
     shown[:, :width] = ids[:rows, :width]
     values[:, :width] = np.where(shown[:, :width] >= 0, scores[:rows, :width], np.nan)
     return Predictions(shown, rounded(values), hits)
-
-
-def _loaded(file: Path) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"not an array of numbers ({error})", file) from error
-    if array.ndim != 2:
-        raise DataError(f"an array of shape {array.shape}, not of rows and labels", file)
-    return array

@@ -16,6 +16,7 @@ from string import Template
 from typing import Any
 from urllib.parse import quote
 
+from harness.printable import printable
 from harness.report import Table
 from harness.report.documents import Document
 from harness.report.figures.drawing import Drawing, Missing
@@ -56,8 +57,8 @@ def build_page(
     style = _asset("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS) + "\n})();"
     page = Template(_asset("page.html")).substitute(
-        policy=escape(_policy(style, script)),
-        lead=escape(_lead(data)),
+        policy=_text(_policy(style, script)),
+        lead=_text(_lead(data)),
         style=style,
         script=script,
         data=script_json(data),
@@ -66,6 +67,10 @@ def build_page(
     )
     # a name with half a surrogate pair has no UTF-8 form; the reader gets a question mark for it
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
 
 
 def _asset(name: str) -> str:
@@ -108,16 +113,16 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _nothing(text: str) -> str:
-    return f'<p class="nothing">{escape(text)}</p>'
+    return f'<p class="nothing">{_text(text)}</p>'
 
 
 def _tables(one: Table | Document) -> str:
     """A table, or those of a document, behind its title until it is wanted: there are many."""
     if isinstance(one, Table):
-        return _closed(f"<h3>{escape(one.title)}</h3>", _article(one, ""))
+        return _closed(f"<h3>{_text(one.title)}</h3>", _article(one, ""))
     fullest_first = sorted(one.tables, key=_measured, reverse=True)
     articles = [_article(table, _dataset_in(table, one) if len(fullest_first) > 1 else "") for table in fullest_first]
-    return _closed(f"<h3>{escape(one.title)}</h3> <span>{escape(one.id)}</span>", "\n".join(articles))
+    return _closed(f"<h3>{_text(one.title)}</h3> <span>{_text(one.id)}</span>", "\n".join(articles))
 
 
 def _measured(table: Table) -> int:
@@ -131,8 +136,8 @@ def _closed(title: str, content: str) -> str:
 
 def _article(table: Table, heading: str) -> str:
     return (
-        f'<article data-table="{escape(table.id or table.title)}">{f"<h4>{escape(heading)}</h4>" if heading else ""}'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">{as_html(table)}</div>'
+        f'<article data-table="{_text(table.id or table.title)}">{f"<h4>{_text(heading)}</h4>" if heading else ""}'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.title)}">{as_html(table)}</div>'
         "</article>\n"
     )
 
@@ -149,7 +154,7 @@ def _figures(data: dict[str, Any], figures: Figures | Mapping[str, Figures]) -> 
     if len(figures) < 2:
         return "".join(map(_gallery, figures.values()))
     titles = {one["name"]: one["title"] for one in data["datasets"]}
-    shown = [_closed(f"<h3>{escape(titles.get(name, name))}</h3>", _gallery(one)) for name, one in figures.items()]
+    shown = [_closed(f"<h3>{_text(titles.get(name, name))}</h3>", _gallery(one)) for name, one in figures.items()]
     return "\n".join([shown[0].replace("<details>", "<details open>", 1), *shown[1:]])
 
 
@@ -160,18 +165,18 @@ def _gallery(figures: Figures) -> str:
 
 def _figure(figure: Drawing | Missing) -> str:
     """A picture that is an image even if its SVG held a script, or what to run to get it."""
-    head = f'<figure data-figure="{escape(figure.id)}"'
-    title = f"<strong>{escape(figure.title)}</strong>"
+    head = f'<figure data-figure="{_text(figure.id)}"'
+    title = f"<strong>{_text(figure.title)}</strong>"
     if isinstance(figure, Missing):
         return (
-            f'{head} class="missing"><figcaption>{title} {escape(figure.why)}</figcaption>'
-            f'<div class="command"><code>{escape(figure.command)}</code></div></figure>'
+            f'{head} class="missing"><figcaption>{title} {_text(figure.why)}</figcaption>'
+            f'<div class="command"><code>{_text(figure.command)}</code></div></figure>'
         )
-    source = escape(_address(figure.svg))
+    source = _text(_address(figure.svg))
     return (
-        f'{head}><button class="enlarge" type="button" aria-label="Enlarge: {escape(figure.title)}">'
-        f'<img src="{source}" alt="{escape(figure.alt)}"{_size(figure.svg)} loading="lazy"></button>'
-        f"<figcaption>{title} {escape(figure.caption)}</figcaption></figure>"
+        f'{head}><button class="enlarge" type="button" aria-label="Enlarge: {_text(figure.title)}">'
+        f'<img src="{source}" alt="{_text(figure.alt)}"{_size(figure.svg)} loading="lazy"></button>'
+        f"<figcaption>{title} {_text(figure.caption)}</figcaption></figure>"
     )
 
 

@@ -1,0 +1,285 @@
+"""Names out of somebody else's files: whatever a manifest, a record, a log or a server says, we stay in our folders."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.data import load
+from harness.data.check import check
+from harness.errors import DataError, UserError
+from harness.files import build_once, place_inside, read_json, read_manifest, sha256_file, write_json
+from harness.folders import remembered_folders
+from harness.record import RunRecord, find_records, read_record
+from harness.report.collecting import collect
+from harness.resume import find_earlier
+from harness.serving.package import write_package
+from harness.tracking.mlflow_artifacts import send_files
+from harness.tracking.mlflow_run import MlflowRun
+from harness.tracking.mlflow_store import DistantClient
+from harness.train.checkpoint import verify_files
+from harness.trained import load_run
+from tests.commands import call
+from tests.sweeps import planned
+from tests.trust.accounts import Account
+from tests.watching import untouched
+
+pytest_plugins = ["tests.finished_runs"]
+
+SECRET = "correct horse battery staple"
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A folder that nobody gave us, beside the one we are in."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "secret.json").write_text(json.dumps({"secret": SECRET}))
+    return folder
+
+
+@pytest.fixture
+def theirs(records: dict[str, RunRecord], home_of_runs: Path, tmp_path: Path) -> Path:
+    """A run folder of somebody else, to be tampered with."""
+    name = records["unidec"].run_id
+    return Path(shutil.copytree(home_of_runs / "runs" / name, tmp_path / "theirs" / name))
+
+
+def names_of(private: Path) -> list[str]:
+    """Names that would lead to the private file from a folder beside it, two levels down, or name no file."""
+    target = private / "secret.json"
+    return [
+        *("../../private/secret.json", str(target), f"/proc/self/root{target}", "link", "folder/secret.json"),
+        *("", ".", "..", "../..", "a\0b", "x" * 300, "x/" * 3000),
+    ]
+
+
+def tampered(folder: Path, name: str, private: Path) -> None:
+    """Adds a file of that name to a manifest, with the size and hash it really has where it lies elsewhere."""
+    target = private / "secret.json"
+    for link, place in (("link", target), ("folder", private)):
+        if not (folder / link).is_symlink():
+            (folder / link).symlink_to(place)
+    values = read_json(folder / "manifest.json")
+    values["files"][name] = {"sha256": sha256_file(target), "bytes": target.stat().st_size}
+    values.pop("sealed", None)
+    write_json(folder / "manifest.json", values)
+
+
+# ---------------------------------------------------------------- manifests
+
+
+def test_a_manifest_names_no_file_elsewhere(private: Path, tmp_path: Path, account: Account) -> None:
+    """fault 70: with the right hash, by an absolute path, by .., through links"""
+    folder = tmp_path / "cache" / "thing"
+
+    def build(temporary: Path) -> dict[str, Any]:
+        (temporary / "part").write_text("whole")
+        return {}
+
+    names = names_of(private)
+    for name in names:
+        build_once(folder, build)
+        tampered(folder, name, private)
+        with untouched(private):
+            with pytest.raises(DataError, match="which is not inside"):
+                place_inside(folder, name)
+            assert read_manifest(folder, verify=True) is None
+            with pytest.raises(DataError):
+                verify_files(folder)
+            build_once(folder, build)
+        assert read_manifest(folder, verify=True) is not None
+        assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "part"]
+    assert json.loads((private / "secret.json").read_text()) == {"secret": SECRET}
+    account.did(f"{len(names)} names in a manifest that lead out (.., absolute, links, /proc), with the right hash")
+    account.saw("none was opened or hashed, by the interpreter's own account; each folder was refused or made again")
+
+
+def test_a_check_of_data_hashes_nothing_elsewhere(private: Path, workspace: Path) -> None:
+    """fault 70"""
+    data = load("synthetic:train=40,test=20,labels=20")
+    tampered(data.folder, "../../../private/secret.json", private)
+    with untouched(private):
+        report = check(data)
+    assert any("is not inside" in row.remark for row in report.rows)
+
+
+def test_the_weights_of_somebody_else(theirs: Path, private: Path, tmp_path: Path, in_their_home: None) -> None:
+    """fault 70: a link beside the weights is not packed, one in their place is not followed"""
+    (theirs / "model" / "notes").symlink_to(private / "secret.json")
+    package = tmp_path / "package"
+    with untouched(private):
+        write_package(theirs, package)
+    found = [path for path in package.rglob("*") if path.is_file()]
+    assert not any(SECRET in path.read_text(errors="replace") for path in found)
+    assert sorted(path.name for path in (package / "model").iterdir()) == ["manifest.json", "model.safetensors"]
+    (theirs / "model" / "model.safetensors").unlink()
+    (theirs / "model" / "model.safetensors").symlink_to(private / "secret.json")
+    with untouched(private), pytest.raises(DataError, match="which is not inside"):
+        load_run(str(theirs))
+
+
+# ---------------------------------------------------------------- records
+
+
+def changed(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    values = read_json(run / "record.json")
+    change(values)
+    write_json(run / "record.json", values)
+
+
+def test_a_record_leads_nowhere(
+    theirs: Path,
+    private: Path,
+    in_their_home: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    account: Account,
+) -> None:
+    """fault 70: run ids, scorers, encoders, teachers and datasets that are paths"""
+    whole = (theirs / "record.json").read_bytes()
+    out, place, refusals = tmp_path / "reports", str(private), 0
+    for path in ("../../private", place, "../private/secret", "a/../../private"):
+        changed(theirs, lambda values, path=path: values.update(run_id=path))
+        with untouched(private):
+            assert find_records([theirs.parent]) == []
+            assert collect([theirs.parent], None, [], out).runs == 0
+        assert "cannot be used" in capsys.readouterr().err
+        (theirs / "record.json").write_bytes(whole)
+        changed(theirs, lambda values, path=path: values["views"].update({path: values["metrics"]}))
+        with untouched(private), pytest.raises(UserError, match="cannot be used"):
+            read_record(theirs)
+        refusals += 2
+        (theirs / "record.json").write_bytes(whole)
+        for change in (
+            lambda values, path=path: values["config"].update(encoder=f"{path}/"),
+            lambda values, path=path: values["config"].update(dataset=path),
+            lambda values, path=path: values["config"].update(encoder_options={"teacher": path}),
+        ):
+            changed(theirs, change)
+            with untouched(private), pytest.raises(UserError, match=r"names the folder .*\./name, so it is refused"):
+                load_run(str(theirs))
+            refusals += 1
+            (theirs / "record.json").write_bytes(whole)
+    assert not out.exists()
+    account.did("4 paths out of the folder as run id, scorer, encoder, teacher and dataset of somebody's record")
+    account.saw(f"all {refusals} refused; nothing there was opened, nothing was written")
+
+
+def test_a_log_leads_nowhere(theirs: Path, private: Path, in_their_home: None) -> None:
+    """fault 70: settings that a resumed run would take up"""
+    (theirs / "record.json").unlink()
+    first, *others = (theirs / "events.jsonl").read_text().splitlines()
+    start = json.loads(first)
+    start["config"]["encoder"] = f"{private}/model"
+    (theirs / "events.jsonl").write_text("\n".join([json.dumps(start), *others]) + "\n")
+    with untouched(private), pytest.raises(UserError, match="so it is refused"):
+        find_earlier(str(theirs))
+    assert call("run", "--resume", str(theirs)) == 2
+
+
+def test_the_identity_of_an_encoder_is_no_path(private: Path, workspace: Path) -> None:
+    """fault 70: notes of the workspace are found by it"""
+    (workspace / "cache" / "folders").mkdir(parents=True)
+    for identity in ("../../../private/secret", f"{private}/secret", "..", "x" * 300, "a\0b"):
+        with untouched(private):
+            assert remembered_folders({"encoder": "./secret"}, identity) == {}
+
+
+# ---------------------------------------------------------------- what is sent, and what a server says
+
+
+class Listening:
+    """An MLflow client that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def log_artifact(self, run_id: str, path: str, place: str | None = None) -> None:
+        self.sent.append(Path(path).read_text())
+
+    def search_runs(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+    def create_run(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+
+def test_a_link_in_a_run_folder_is_not_sent(theirs: Path, private: Path) -> None:
+    """fault 70: `harness sync` of somebody's folder must not send a file of ours"""
+    (theirs / "sample.json").unlink()
+    (theirs / "sample.json").symlink_to(private / "secret.json")
+    client = Listening()
+    with untouched(private):
+        (fault,) = send_files(client, "r", theirs, lambda: None)
+    assert fault.startswith("sample.json (DataError: ")
+    assert len(client.sent) == 3
+    assert SECRET not in "".join(client.sent)
+    run = MlflowRun(client, theirs)
+    run._run = SimpleNamespace(info=SimpleNamespace(run_id="r"))
+    with untouched(private):
+        for name in ("../../private/secret.json", str(private / "secret.json"), "sample.json"):
+            run._send_file(name)
+    assert len(client.sent) == 3
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///home/somebody/.docker", "/home/somebody/.docker", "./x", "s3://b/x", "mlflow-artifacts:/1"]
+)
+def test_a_server_does_not_choose_our_folders(place: str, tmp_path: Path) -> None:
+    """fault 70: MLflow's client would copy config.json to wherever the server says"""
+    copied: list[Any] = []
+    run = SimpleNamespace(info=SimpleNamespace(artifact_uri=place))
+    client = DistantClient(SimpleNamespace(get_run=lambda _: run, log_artifact=lambda *given: copied.append(given)))
+    if place.startswith(("s3:", "mlflow-artifacts:")):
+        client.log_artifact("r", "config.json")
+        assert copied == [("r", "config.json")]
+        return
+    with pytest.raises(UserError, match="in a folder of this machine"):
+        client.log_artifact("r", "config.json")
+    assert copied == []
+
+
+@pytest.mark.parametrize("experiment", ["../../../private/x", "/etc/x", "x" * 300])
+def test_a_server_does_not_choose_our_files(experiment: str, private: Path, workspace: Path) -> None:
+    """fault 70: experiments are called as the server likes, and a lock is named after them"""
+    run = MlflowRun(Listening(), workspace / "runs" / "a")
+    with untouched(private):
+        run._found_or_made(experiment, "n", {"harness.run_id": "a"}, {"time": "2026-01-01T00:00:00+00:00"})
+    assert {path.parent for path in workspace.rglob("*.lock")} == {workspace / "locks"}
+
+
+# ---------------------------------------------------------------- what people type
+
+BAD_NAMES = ["../../x", "/etc/x", "a/b", "..", "", "x" * 300, "nul", "CON", "all", ".hidden", "a b", "x.lock"]
+
+
+def test_names_that_people_type(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: Account
+) -> None:
+    """fault 70: of datasets, studies, runs; relative, absolute, 300 characters, reserved"""
+    monkeypatch.chdir(tmp_path)
+    tried = 0
+    for name in BAD_NAMES:
+        with pytest.raises(UserError, match="cannot be used"):
+            planned(study=name or " ")
+        for words in (
+            ["data", "import", ".", "--name", name],
+            ["data", "fetch", name],
+            ["data", "prepare", f"{name}/"],
+            ["run", "--resume", name],
+            ["run", "--method", name],
+            ["predict", "--run", name, "--text", "a"],
+        ):
+            assert call(*words) == 2, words
+            tried += 1
+    assert not workspace.exists()
+    assert list(tmp_path.iterdir()) == []
+    account.did(
+        f"{len(BAD_NAMES)} names (../../x, /etc/x, 300 letters, nul, .hidden) to {tried} commands and as a study"
+    )
+    account.saw(f"{tried} times exit code 2, and not one file or folder made")

@@ -1,0 +1,211 @@
+"""Names of methods, encoders, scorers and datasets that are markup, formulas and control characters, in every form.
+
+Each form is read by something that did not write it. A record with such names is on disk, as if somebody had sent it.
+"""
+
+import csv
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.errors import UserError
+from harness.files import checked_name, write_json
+from harness.printable import printable, printable_json
+from harness.record import RunRecord
+from harness.report.evidence import read_evidence
+from harness.report.site import Site, make_site
+from harness.tracking.names import metric_name, original_name
+from tests.commands import call
+from tests.figure_runs import run
+from tests.test_latex import KNOWN_MACROS, latexwalker, parsed, walk
+from tests.trust.accounts import Account
+
+MARKUP = "_ & % # <script>alert(1)</script> \\input{x} $y$ | `z` *b* [/red]"
+FORMULA = '=HYPERLINK("http://evil";A1)'
+WIDE = "\N{FULLWIDTH EQUALS SIGN}cmd|'/c calc'!A1"
+CONTROL = "nul\0 esc\x1b]0;owned\x07 csi\x9b2J del\x7f\r\n| a | row |\n\u2028=1\u202egnp.exe\u2066\ufeff\u200b"
+NAMES = (MARKUP, FORMULA, WIDE, CONTROL)
+SHOWN_CONTROL = (
+    "nul[U+0000] esc[U+001B]]0;owned[U+0007] csi[U+009B]2J del[U+007F] | a | row | =1[U+202E]gnp.exe[U+2066]"
+    "[U+FEFF][U+200B]"
+)
+"""As a reader sees it."""
+
+
+def record(place: int, name: str) -> RunRecord:
+    """A finished run that is called so wherever a run can be called something."""
+    view = re.sub(r"[/\\\0]", "", name)  # files are called after scorers, so a path is refused
+    made = run(p1=50.0 + place, moment=place, views={view: {"P@1": 50.0 + place, "P@5": 20.0}})
+    made.config.update({"method": name, "encoder": name, "note": name})
+    made.dataset.update({"name": CONTROL, "title": MARKUP})
+    made.environment.update({"cpu": name, "harness": CONTROL})
+    return made.model_copy(update={"run_id": f"run-{place}", "metrics": made.views[view], "warnings": [name]})
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports")
+    for place, name in enumerate(NAMES):
+        one = record(place, name)
+        write_json(folder / "runs" / f"{one.run_id}.json", one.model_dump(mode="json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(reports: Path) -> Site:
+    evidence = read_evidence(reports)
+    assert [one.config["method"] for one in evidence.records] == list(NAMES)
+    return make_site(evidence)
+
+
+def acting(text: str) -> set[str]:
+    """Characters that nobody sees and that do something; a file may have ends of lines."""
+    return {one for one in text if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {"\n"}
+
+
+def texts(site: Site, ending: str) -> Iterator[tuple[str, str]]:
+    found = [(name, content.decode("utf-8")) for name, content in site.files.items() if name.endswith(ending)]
+    assert found
+    yield from found
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_no_file_has_a_character_that_acts(site: Site, account: Account) -> None:
+    """fault 64: NUL, escape sequences, ends of lines, right-to-left overrides"""
+    assert len(acting(CONTROL)) == 11
+    endings = (".md", ".csv", ".tex", ".html", ".svg")
+    read = [(name, text) for ending in endings for name, text in texts(site, ending)]
+    assert [name for name, text in read if acting(text)] == []
+    assert [name for name, text in texts(site, ".md") if r"\[U+202E\]" in text]
+    for name in site.files:
+        assert re.fullmatch(r"[A-Za-z0-9._/-]+", name), name
+        assert ".." not in name
+    account.did(f"{len(acting(CONTROL))} control characters in names of method, encoder, scorer and data; a report")
+    account.saw(f"none in {len(read)} files ({', '.join(endings)}); shown as code points such as [U+202E]")
+
+
+def test_csv_has_no_formula_and_no_row_of_its_own(site: Site, account: Account) -> None:
+    """fault 64"""
+    text = dict(texts(site, ".csv"))["tables/comparison.csv"]
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert len(rows) == len(text.splitlines()) == 1 + len(NAMES)
+    assert {len(row) for row in rows} == {len(rows[0])}
+    for cell in (cell for row in rows for cell in row):
+        sign = unicodedata.normalize("NFKC", cell.strip())[:1]
+        assert sign not in ("=", "+", "-", "@") or float(cell) == float(cell), cell
+    found = {row[rows[0].index("method")].removeprefix("'") for row in rows[1:]}
+    assert found == {MARKUP, FORMULA, WIDE, SHOWN_CONTROL}
+    account.did(f"methods called {FORMULA} and {len(NAMES) - 1} others, in CSV")
+    account.saw(f"{len(rows) - 1} rows of {len(rows[0])} cells read back; no cell begins with = + - @ but a number")
+
+
+class Html(HTMLParser):
+    """Elements with their attributes, and texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(squeezed(data))
+
+
+def test_html_and_svg_have_our_elements_alone(site: Site, account: Account) -> None:
+    """fault 64"""
+    page = Html(dict(texts(site, ".html"))["index.html"])
+    assert sum(tag == "script" for tag, _ in page.elements) == 2
+    tables = Html(dict(texts(site, ".html"))["tables/comparison.html"])
+    for read in (page, tables):
+        assert not [key for _, attributes in read.elements for key in attributes if key.startswith("on")]
+        assert not [tag for tag, _ in read.elements if tag in ("iframe", "object", "embed", "base")]
+    assert {MARKUP, FORMULA, WIDE, SHOWN_CONTROL} <= set(tables.words)
+    usual = "table caption span thead tbody tr th td strong u sup ul li"
+    assert {tag for tag, _ in tables.elements} <= set(usual.split())
+    drawn = [ElementTree.fromstring(text) for _, text in texts(site, ".svg")]
+    kinds = {str(element.tag).rpartition("}")[2] for root in drawn for element in root.iter()}
+    assert not kinds & {"script", "foreignObject", "a", "image", "animate"}
+    account.did("a method called _ & % # <script>alert(1)</script> \\input{x}: page, tables, figures")
+    account.saw(f"2 scripts on the page, as always; no handler; none in {len(drawn)} figures; cells show the name")
+
+
+def test_latex_and_markdown_have_our_structure_alone(site: Site, account: Account) -> None:
+    """fault 64"""
+    for name, text in texts(site, ".tex"):
+        macros = {node.macroname for node in walk(parsed(text)) if node.isNodeType(latexwalker.LatexMacroNode)}
+        assert "input" not in macros
+        if name == "tables/comparison.tex":
+            assert macros <= KNOWN_MACROS, macros - KNOWN_MACROS
+        assert text.isascii()
+    for name, text in texts(site, ".md"):
+        bare = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text.replace("\\`", ""))  # in a span of code markup is text
+        assert not re.search(r"<(?!/?ins>)", bare), name
+    text = dict(texts(site, ".md"))["tables/comparison.md"]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(NAMES)
+    assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines}) == 1
+    assert r"nul\[U+0000\] esc\[U+001B\]" in text
+    account.did("the same names in LaTeX, read by pylatexenc strictly, and in Markdown")
+    account.saw(f"no macro but ours in the LaTeX table; {len(lines)} lines of one width in Markdown, no HTML element")
+
+
+def test_the_screen_and_json(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 64: nothing steers the terminal; a program gets every name as it is"""
+    assert call("report", "--runs", str(reports / "runs")) == 0
+    shown = capsys.readouterr()
+    assert not acting(shown.out + shown.err)
+    assert "nul[U+0000] esc[U+001B]" in shown.out
+    assert call("report", "--runs", str(reports / "runs"), "--json") == 0
+    printed = capsys.readouterr().out
+    assert not acting(printed)
+    assert [row["method"] for row in json.loads(printed)] == list(NAMES)
+    assert call("report", "--runs", str(reports / "runs"), "--dataset", CONTROL + "?") == 2
+    assert not acting(capsys.readouterr().err)
+
+
+def test_a_heading_is_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 64: metrics give columns their names"""
+    from harness.cli.show import print_table
+
+    print_table("title", ["[/x]", "[red]P@1", "a\x1b[2J"], [["1", "2", "3"]])
+    assert "[/x] [red]P@1 a[U+001B][2J" in squeezed(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mlflow_gets_a_name_it_takes_and_gives_it_back(name: str) -> None:
+    """fault 64: and no dataset of ours, after which experiments are named, can be called so"""
+    assert re.fullmatch(r"[A-Za-z0-9_\-. :/]{1,250}", metric_name(name))
+    assert original_name(metric_name(name)) == name
+    with pytest.raises(UserError, match="cannot be used"):
+        checked_name("dataset", name)
+
+
+def test_what_is_printable_stays() -> None:
+    for text in (
+        "plain",
+        "naïve 日本語 עברית",
+        "\N{WOMAN}\u200d\N{MICROSCOPE}",
+        "a\u00a0b",
+        "\u0645\u06cc\u200c\u062e",
+    ):
+        assert printable(text) == text
+    assert printable("a\r\nb\tc") == "a b c"
+    value = {"key\u202e": ["\x9b", "\ud800", "\U000e0041", "é\n"]}
+    text = printable_json(json.dumps(value, ensure_ascii=False, indent=1))
+    assert not acting(text)
+    assert "é" in text
+    assert json.loads(text) == value
