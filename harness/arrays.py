@@ -31,7 +31,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Writes an array of any shape as a .npy file, without pickles; a full disk is an `OSError` that says so.
+    """Writes an array of at least one dimension as a .npy file, without pickles; a full disk is an `OSError`.
 
     `np.save` writes through a buffer of C whose last part it never hears of: on a disk with room for all but the last
     bytes it returns as if nothing were missing, and elsewhere its error has no number.
@@ -56,7 +56,7 @@ def load_array(path: Path, dimensions: int, kinds: str = _NUMBERS, *, mapped: bo
     try:
         shape, dtype = _header(path)
         if dtype.kind not in kinds or len(shape) != dimensions:
-            raise DataError(f"{dtype} of shape {shape}, which is not expected", path)
+            raise DataError(f"{dtype} of shape {shape}, not numbers in {dimensions} dimensions; make it anew", path)
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except _DAMAGED as error:
         raise DataError(f"not an array of numbers ({error})", path) from error

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from harness.errors import DataError
+from harness.errors import DataError, UserError
 from harness.yaml import read_yaml
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+    from packaging.version import Version
 
 ADVISORIES = Path(__file__).with_name("advisories.yaml")
 ROOT = Path(__file__).parents[1]
+_BESIDE_A_PIN = re.compile(r"(?:^|\s)(?:#|--?[a-z]|\\$)")
+"""Where a comment, an option of pip (a hash, another file) or a line that goes on begins."""
 
 
 class Advisory(BaseModel):
@@ -49,7 +52,7 @@ class Advisory(BaseModel):
 
 @dataclass(frozen=True)
 class Hole:
-    """A version with a known hole."""
+    """A version with a known hole, or one that cannot be compared and may have it."""
 
     where: str
     """pyproject.toml, constraints.txt or installed."""
@@ -66,9 +69,15 @@ class Hole:
             return f"pip install --upgrade '{wanted}'"
         return f"raise it in {self.where}, then make setup" if self.version else f"write '{wanted}' in {self.where}"
 
-    def __str__(self) -> str:
+    @property
+    def told(self) -> str:
+        """Where it is and which version; one that is no version is called so."""
         version = self.version or "without a lowest version"
-        return f"{self.where}: {self.package} {version}: {self.advisory.id}, {self.advisory.what}; {self.fix}"
+        unclear = " (no version, so it may have every hole)" if self.version and _version(self.version) is None else ""
+        return f"{self.where}: {self.package} {version}{unclear}"
+
+    def __str__(self) -> str:
+        return f"{self.told}: {self.advisory.id}, {self.advisory.what}; {self.fix}"
 
 
 def read_advisories(path: Path = ADVISORIES) -> list[Advisory]:
@@ -97,7 +106,8 @@ def known_holes(advisories: list[Advisory], root: Path = ROOT) -> list[Hole]:
     installed = [one for one in _installed() if _plain(one[1]) in ours]
     for where, package, version in (*_floors(root), *pins, *installed):
         for one in by_package.get(_plain(package), []):
-            if not version or Version(version) < Version(one.fixed):
+            lowest = _version(version)
+            if lowest is None or lowest < Version(one.fixed):
                 found.append(Hole(where, package, version, one))
     return found
 
@@ -107,47 +117,83 @@ def _plain(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
+def _version(text: str) -> "Version | None":
+    """The lowest version that a text stands for, `2.*` for 2; None for what is no version."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text.removesuffix(".*"))
+    except InvalidVersion:
+        return None
+
+
 def _floors(root: Path) -> Iterator[tuple[str, str, str]]:
     """Place, package and lowest version of every requirement; an empty version if none is given."""
-    from packaging.requirements import Requirement
-
     path = root / "pyproject.toml"
     if not path.is_file():
         return
-    values = tomllib.loads(path.read_text(encoding="utf-8"))
-    project = values.get("project", {})
-    lines = [*values.get("build-system", {}).get("requires", []), *project.get("dependencies", [])]
-    lines += [line for extra in project.get("optional-dependencies", {}).values() for line in extra]
-    for line in dict.fromkeys(lines):
-        requirement = Requirement(line)
+    try:
+        values = tomllib.loads(_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"not valid TOML ({error})", path) from error
+    try:
+        project = values.get("project", {})
+        lines = [*values.get("build-system", {}).get("requires", []), *project.get("dependencies", [])]
+        lines += [line for extra in project.get("optional-dependencies", {}).values() for line in extra]
+        lines = list(dict.fromkeys(lines))
+    except (AttributeError, TypeError) as error:
+        raise DataError("its requirements are not lists of text", path) from error
+    for line in lines:
+        requirement = _requirement(line, path)
         yield path.name, requirement.name, _lowest(requirement)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8 text", path) from error
+
+
+def _requirement(text: object, path: Path, line: int | None = None) -> "Requirement":
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        return Requirement(text if isinstance(text, str) else "")
+    except InvalidRequirement as error:
+        raise DataError(f"{text!r} is no requirement, for example 'numpy>=2.1'", path, line) from error
 
 
 def _lowest(requirement: "Requirement") -> str:
     from packaging.version import Version
 
-    versions = [one.version for one in requirement.specifier if one.operator in (">=", "==", "~=", ">")]
-    return max(versions, key=Version, default="")
+    lower = [one.version for one in requirement.specifier if one.operator in (">=", "==", "===", "~=", ">")]
+    return max(lower, key=lambda text: _version(text) or Version("0"), default="")
 
 
 def _pins(root: Path) -> Iterator[tuple[str, str, str]]:
     path = root / "constraints.txt"
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        package, pinned, version = line.partition("#")[0].partition("==")
-        if pinned:
-            yield path.name, package.strip(), version.strip()
+    for number, line in enumerate(_text(path).splitlines() if path.is_file() else (), 1):
+        text = _BESIDE_A_PIN.split(line, maxsplit=1)[0].strip()
+        requirement = _requirement(text, path, number) if text else None
+        if requirement and any(one.operator in ("==", "===") for one in requirement.specifier):
+            yield path.name, requirement.name, _lowest(requirement)
 
 
 def _installed() -> Iterator[tuple[str, str, str]]:
     for found in distributions():
         if found.name:
-            yield "installed", found.name, found.version
+            yield "installed", found.name, found.version or "unknown"  # None where the metadata is damaged
 
 
 def main() -> int:
-    """Prints every hole with its fix; the exit code is 1 if there is one."""
-    advisories = read_advisories()
-    holes = known_holes(advisories)
+    """Prints every hole with its fix; the exit code is 1 if there is one, 2 if a file is broken."""
+    try:
+        advisories = read_advisories()
+        holes = known_holes(advisories)
+    except UserError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
     for hole in holes:
         print(hole, file=sys.stderr)  # noqa: T201
     print(f"{len(advisories)} known holes looked for: {len(holes)} found")  # noqa: T201

@@ -11,6 +11,7 @@ from typing import Literal
 
 from harness.audit import known_holes, read_advisories
 from harness.errors import UserError
+from harness.event import first_event
 from harness.files import home
 from harness.record import runs_folder
 from harness.repro import version_of
@@ -79,7 +80,7 @@ def _known_holes() -> Finding:
     if holes:
         more = f", and {len(holes) - 1} more: python -m harness.audit" if len(holes) > 1 else ""
         first = holes[0]
-        detail = f"{first.where}: {first.package} {first.version} has {first.advisory.id} ({first.advisory.what}){more}"
+        detail = f"{first.told}: {first.advisory.id}, {first.advisory.what}{more}"
         return Finding("known holes", "broken", detail, first.fix)
     return Finding("known holes", "ok", f"none of {len(advisories)} that are listed")
 
@@ -189,7 +190,7 @@ def _dead_runs() -> Finding:
     """Runs that neither ended nor are being worked on: killed, or a machine that went down."""
     folder = runs_folder()
     logs = [path for path in sorted(folder.glob(f"*/{LOG}")) if not path.parent.name.startswith(".")]
-    dead = [path.parent.name for path in logs if not _ended(path) and held_by_another(path.parent) is None]
+    dead = [path.parent.name for path in logs if _open_still(path) and held_by_another(path.parent) is None]
     if not dead:
         return Finding("dead runs", "ok", f"none among {len(logs)} runs")
     first = f"python -m harness run --resume {dead[0]}"
@@ -198,16 +199,15 @@ def _dead_runs() -> Finding:
     return Finding("dead runs", "note", f"{dead[0]}{many} neither ended nor at work", fix)
 
 
-def _ended(log: Path) -> bool:
-    try:
-        return has_ended(log)
-    except UserError:  # not a log; `ls runs` and `sync` say what is wrong with it
-        return True
+def _open_still(log: Path) -> bool:
+    """Whether a log begins and does not end; what is no log is for `ls runs` and `sync` to name."""
+    return first_event(log) is not None and not has_ended(log)
 
 
 def _locks() -> Finding:
     """Locks of runs: those of ended processes are taken over by themselves, those of other machines are not."""
-    paths = [path for path in sorted(runs_folder().glob(".*.lock")) if not path.name.startswith(".~")]
+    found = sorted(runs_folder().glob(".*.lock"))
+    paths = [path for path in found if path.is_file() and not path.name.startswith(".~")]
     states = {path: lock_state(path) for path in paths}
     held, ended = (sum(state == wanted for state in states.values()) for wanted in ("held", "ended"))
     unclear = [path for path, state in states.items() if state in ("elsewhere", "damaged")]

@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from harness.errors import DataError, UserError
+from harness.printable import printable
 
 MANIFEST = "manifest.json"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -46,8 +47,8 @@ def checked_name(kind: str, name: str) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name out of somebody's file is one path component, whatever its letters are."""
-    whole = len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+    """Whether a name out of somebody's file is one path component of characters that can be shown as they are."""
+    whole = len(name.encode("utf-8", "replace")) <= _LONGEST_NAME and printable(name) == name
     return whole and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
 
 
@@ -63,9 +64,10 @@ def place_inside(folder: Path, name: str) -> Path:
     """The file that a manifest or a log calls `name`; `DataError` if that is outside `folder`, also through a link."""
     path = folder / name
     try:
-        inside = path.resolve().is_relative_to(folder.resolve()) and path.resolve() != folder.resolve()
+        place, within = path.resolve(), folder.resolve()
+        inside = place.is_relative_to(within) and place != within
         path.is_file()  # a name that no file can have raises
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # the last one for links in a circle
         inside = False
     if not inside:
         raise DataError(f"names the file {name[:100]!r}, which is not inside; refused", folder)

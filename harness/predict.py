@@ -27,6 +27,7 @@ from harness.errors import DataError, UserError, unknown_name
 from harness.files import build_once, home, sha256_json
 from harness.index import TopK, search
 from harness.method import Ranker
+from harness.printable import printable
 from harness.trained import TrainedModel, TrainedRun, load_run
 
 __all__ = [
@@ -65,7 +66,7 @@ class Prediction:
 
 def to_stderr(message: str) -> None:
     """Shows a warning."""
-    print(f"warning: {message}", file=sys.stderr)  # noqa: T201
+    print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
 
 
 def predict(

@@ -1,7 +1,8 @@
-"""Other people's names and texts, made so that a reader sees every character that is in them.
+"""Other people's names and texts, made so that nothing in them steers a terminal, ends a line or turns it around.
 
-Some characters are not seen and yet act: they steer a terminal, end a line of a file, or turn the order around in which
-what follows is read. Whatever prints or writes a name that came from outside passes it through here.
+Such characters are not seen and yet act, so they are spelt out. Whatever prints or writes a name that came from outside
+passes it through here. Some characters that are not seen stay, because words and emoji are spelt with them: joiners,
+variation selectors, and the tags behind a black flag. Two texts that look alike need not be the same.
 """
 
 import json
@@ -14,21 +15,32 @@ _ACTING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Categories of Unicode: controls, formats such as the right-to-left override, half surrogate pairs, line ends."""
 _JOINERS = {"\N{ZERO WIDTH JOINER}", "\N{ZERO WIDTH NON-JOINER}"}
 """Scripts and emoji are spelt with them, and they act on their neighbours alone."""
+_SEEN = {*map(chr, range(0x600, 0x606)), "\u06dd", "\u070f", "\u08e2"}
+"""Formats by category, but signs that are drawn: Arabic ones of numbers, years and verses, the Syriac abbreviation."""
+_PIECE = re.compile("\U0001f3f4[\U000e0020-\U000e007f]+|.", re.DOTALL)
+"""A character, or a flag with its tags: Scotland's is a black flag and the letters gbsct, which nothing else shows."""
 
 
 def printable(text: str) -> str:
     """The text on one line; a character that would act instead of being seen becomes its code point: `[U+202E]`."""
     if text.isprintable():
         return text
-    return "".join(f"[U+{ord(one):04X}]" if _acts(one) else one for one in _LINE_ENDS.sub(" ", text))
+    return "".join(f"[U+{ord(one):04X}]" if _acts(one) else one for one in _PIECE.findall(_LINE_ENDS.sub(" ", text)))
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, which stay as many."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(text: str) -> str:
     """JSON of the same value in which such characters are escaped; line ends stay, they are between values alone."""
     if text.replace("\n", "").isprintable():
         return text
-    return "".join(json.dumps(one)[1:-1] if one != "\n" and _acts(one) else one for one in text)
+    return "".join(json.dumps(one)[1:-1] if one != "\n" and _acts(one) else one for one in _PIECE.findall(text))
 
 
-def _acts(character: str) -> bool:
-    return unicodedata.category(character) in _ACTING and character not in _JOINERS
+def _acts(piece: str) -> bool:
+    if len(piece) > 1 or piece in _JOINERS or piece in _SEEN:
+        return False
+    return unicodedata.category(piece) in _ACTING

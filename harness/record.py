@@ -26,7 +26,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from harness.data.card import describe_faults
 from harness.errors import UserError
-from harness.files import checked_name, home, is_file_name, is_folder, read_json, write_json
+from harness.files import checked_name, home, is_file_name, is_folder, place_inside, read_json, write_json
 from harness.printable import printable
 
 SCHEMA = 1
@@ -158,6 +158,7 @@ def require_place(run_id: str, key: str, recorded: str, given: str) -> None:
 def read_record(path: Path) -> RunRecord:
     """A record from a run folder or a JSON file."""
     file = path / "record.json" if path.is_dir() else path
+    place_inside(file.parent, file.name)  # a link that leads out would show somebody else's file
     if not file.is_file():
         raise UserError(f"{file}: no such record; `python -m harness ls runs` lists what there is")
     values = read_json(file)
@@ -173,7 +174,9 @@ def read_record(path: Path) -> RunRecord:
         raise UserError("\n".join(describe_faults(error, str(file)))) from error
     for name in (record.run_id, *record.views):  # files are called after them
         if not is_file_name(name):
-            raise UserError(f"{file}: the name {name[:60]!r} cannot be used: a file called so would lie elsewhere")
+            raise UserError(
+                f"{file}: the name {name[:60]!r} cannot be used: it has to be that of a file, and to be seen"
+            )
     return record
 
 
@@ -187,8 +190,17 @@ def refuse_places(where: Path | str, config: dict[str, Any]) -> None:
     options = config.get("encoder_options")
     teacher = options.get("teacher") if isinstance(options, dict) else None
     for place in (config.get("dataset"), config.get("encoder"), teacher):
-        if isinstance(place, str) and "/" in place and not is_file_name(place.removeprefix("./")):
+        if isinstance(place, str) and _leads_away(place):
             raise UserError(f"{where} names the folder {place[:60]!r}; runs record folders as ./name, so it is refused")
+
+
+def _leads_away(place: str) -> bool:
+    """Whether a recorded name is a folder, and not one as runs record it."""
+    if place.startswith("./"):
+        return not is_file_name(place.removeprefix("./"))
+    from harness.model import ENCODERS
+
+    return "/" in place or place in (".", "..") or (place not in ENCODERS and is_folder(place))
 
 
 def find_records(folders: list[Path]) -> list[RunRecord]:

@@ -11,13 +11,14 @@ import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from harness.data.card import describe_faults
 from harness.errors import DataError, UserError
 from harness.event import parse_event
+from harness.files import is_file_name, place_inside
 from harness.record import RunRecord, read_record, refuse_places, run_folder, utc_now
 
 _ABSENT = object()
@@ -34,14 +35,35 @@ class _Data(BaseModel):
     propensity: dict[str, float] | None
 
 
-class _Start(BaseModel):
-    """What a run is taken up by; the settings themselves are checked like any others."""
+class _Settings(BaseModel):
+    """What every run is called by; all settings are checked like any others behind it."""
 
     model_config = ConfigDict(strict=True)
 
-    run_id: str
-    started: str
-    config: dict[str, Any]
+    method: str
+    dataset: str
+    encoder: str
+
+
+def _file_name(run_id: str) -> str:
+    if not is_file_name(run_id):
+        raise ValueError("no name of a folder")
+    return run_id
+
+
+def _moment(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+class _Start(BaseModel):
+    """What a run is taken up by."""
+
+    model_config = ConfigDict(strict=True)
+
+    run_id: Annotated[str, AfterValidator(_file_name)]
+    started: Annotated[str, AfterValidator(_moment)]
+    config: _Settings
     dataset: _Data
     encoder: dict[str, Any]
     environment: dict[str, Any]
@@ -92,7 +114,7 @@ def find_earlier(run: str, out: Path | None = None) -> Earlier:
     """An interrupted run by its id (in the folder of runs) or by the path of its folder."""
     folder = run_folder(run, out)
     require_unfinished(folder)
-    log = folder / "events.jsonl"
+    log = place_inside(folder, "events.jsonl")
     if not log.is_file():
         raise UserError(f"{folder} is not the folder of a run; `python -m harness ls runs` lists what there is")
     events = read_events(log)

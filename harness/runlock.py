@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import DataError, UserError
 from harness.files import locked, read_json, write_json
+from harness.printable import printable
 from harness.record import utc_now
 
 _ENDED = 0
@@ -87,7 +88,8 @@ def _take(path: Path, run_id: str, holder: Holder) -> None:
         if other is not None:
             _refuse_unless_gone(other, path, run_id, holder)
             print(  # noqa: T201
-                f"note: run {run_id} was locked by pid {other.pid}, which has ended without unlocking it; going on",
+                f"note: run {printable(run_id)} was locked by pid {other.pid}, which has ended without unlocking it; "
+                "going on",
                 file=sys.stderr,
             )
         write_json(path, holder.model_dump())

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +66,72 @@ def test_what_is_installed_counts_where_it_is_ours(project: Path) -> None:
     torch = HOLE.model_copy(update={"package": "torch", "fixed": "999"})  # not pinned in this project
     assert told([torch], project) == []
     assert told([torch], project / "nowhere")[0][0] == "installed"
+
+
+@pytest.mark.parametrize(
+    ("pin", "version"),
+    [
+        ("sieve-lib==2.*", "2.*"),
+        ("sieve-lib==2.9.1 ; python_version>'3'", "2.9.1"),
+        ("sieve-lib[fine]==2.9.1 --hash=sha256:00", "2.9.1"),
+        ("sieve-lib==2.9.1 \\\n    --hash=sha256:00", "2.9.1"),
+        ("-r more.txt\n\nsieve-lib === 0.0.0-unknown  # ours", "0.0.0-unknown"),
+        ("sieve-lib==2.10.*", None),
+        ("sieve-lib==2.10 ; python_version>'3'", None),
+        ("sieve-lib>=1", None),
+    ],
+)
+def test_pins_are_read_as_pip_reads_them(pin: str, version: str | None, project: Path) -> None:
+    (project / "constraints.txt").write_text(f"{pin}\n")
+    (project / "pyproject.toml").unlink()
+    assert told([HOLE], project) == ([("constraints.txt", version)] if version else [])
+
+
+def test_wildcards_of_floors_count_as_their_lowest_version(project: Path) -> None:
+    (project / "pyproject.toml").write_text("[project]\ndependencies = ['sieve-lib==2.*', 'other===soon']")
+    other = HOLE.model_copy(update={"package": "other", "fixed": "0.1"})
+    assert told([HOLE, other], project)[:2] == [("pyproject.toml", "2.*"), ("pyproject.toml", "soon")]
+
+
+@pytest.mark.parametrize("version", ["0.0.0-unknown", None])
+def test_what_is_installed_may_have_no_version(
+    version: str | None, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpy = HOLE.model_copy(update={"package": "numpy", "fixed": "1.0"})
+    monkeypatch.setattr(audit, "distributions", lambda: [SimpleNamespace(name="numpy", version=version)])
+    (hole,) = map(str, known_holes([numpy], project))
+    assert hole.startswith(f"installed: numpy {version or 'unknown'} (no version, so it may have every hole): CVE-2099")
+    assert hole.endswith("pip install --upgrade 'numpy>=1.0'")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("pyproject.toml", b"[project\n", "pyproject.toml: not valid TOML"),
+        ("pyproject.toml", b"\xff", "pyproject.toml: not UTF-8"),
+        ("pyproject.toml", b"project = 3", "pyproject.toml: its requirements are not lists of text"),
+        ("pyproject.toml", b"[project]\ndependencies = [['a']]", "pyproject.toml: its requirements are not lists"),
+        ("pyproject.toml", b"[project]\ndependencies = ['a b', 'c']", "pyproject.toml: 'a b' is no requirement"),
+        ("pyproject.toml", b"[project]\ndependencies = [3]", "pyproject.toml: 3 is no requirement"),
+        ("constraints.txt", b"numpy==2.0\n\nsieve-lib==soon\n", "constraints.txt:3: 'sieve-lib==soon' is no"),
+        ("constraints.txt", b"\xff", "constraints.txt: not UTF-8"),
+    ],
+)
+def test_a_broken_file_is_one_line(
+    name: str,
+    content: bytes,
+    message: str,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (project / name).write_bytes(content)
+    monkeypatch.setattr(audit, "known_holes", lambda advisories: known_holes(advisories, project))
+    assert audit.main() == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"{project}/{message}")
+    assert shown.err.count("\n") == 1
 
 
 def test_our_own_list_is_sound_and_nothing_of_ours_is_on_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,22 @@
 
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from harness.data import load
 from harness.data.check import check
 from harness.errors import DataError, UserError
-from harness.files import build_once, place_inside, read_json, read_manifest, sha256_file, write_json
+from harness.files import build_once, is_file_name, place_inside, read_json, read_manifest, sha256_file, write_json
 from harness.folders import remembered_folders
 from harness.record import RunRecord, find_records, read_record
 from harness.report.collecting import collect
@@ -170,6 +175,33 @@ def test_a_record_leads_nowhere(
     account.saw(f"all {refusals} refused; nothing there was opened, nothing was written")
 
 
+def test_a_run_is_not_called_by_what_steers_a_terminal(
+    theirs: Path, in_their_home: None, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
+    """fault 70: a title for the window, a bell, a turn of the order of reading, in the id of somebody's run"""
+    name = "x\x1b]0;PWNED\x07\u202eabc"
+    changed(theirs, lambda values: values.update(run_id=name))
+    log = theirs / "events.jsonl"
+    first, *others = log.read_text().splitlines()
+    log.write_text("\n".join([json.dumps(json.loads(first) | {"run_id": name}), *others]) + "\n")
+    with pytest.raises(UserError, match="cannot be used"):
+        read_record(theirs)
+    assert call("predict", "--run", str(theirs), "--text", "a") == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert r"'x\x1b]0;PWNED\x07\u202eabc' cannot be used" in shown.err
+    assert shown.err.replace("\n", "").isprintable()
+    account.did(f"a run of somebody called {name!r}, and `predict` with it")
+    account.saw("exit code 2; the message shows the id escaped, and nothing of it reached the terminal raw")
+
+
+@pytest.mark.parametrize("name", ["a\x1bb", "a\nb", "a\u202eb", "a\x9bb", "a\u200bb", "\ud800", "a\tb"])
+def test_a_file_is_not_called_by_what_is_not_seen(name: str) -> None:
+    """fault 70"""
+    assert not is_file_name(name)
+    assert is_file_name("naïve 日本語 \N{WOMAN}\u200d\N{MICROSCOPE}")
+
+
 def test_a_log_leads_nowhere(theirs: Path, private: Path, in_their_home: None) -> None:
     """fault 70: settings that a resumed run would take up"""
     (theirs / "record.json").unlink()
@@ -227,21 +259,93 @@ def test_a_link_in_a_run_folder_is_not_sent(theirs: Path, private: Path) -> None
     assert len(client.sent) == 3
 
 
+@dataclass
+class FickleServer:
+    """An MLflow server that names another place for the files of a run whenever it is asked."""
+
+    places: list[str]
+    address: str = ""
+    asked: int = 0
+    received: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def fickle(places: list[str]) -> Iterator[FickleServer]:
+    server = FickleServer(places)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING", "start_time": 1}
+            if "runs/get" in self.path:
+                info["artifact_uri"] = server.places[min(server.asked, len(server.places) - 1)]
+                server.asked += 1
+            self.answer({"run": {"info": info, "data": {}}})
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            server.received.append(self.path)
+            self.answer({})
+
+        def answer(self, value: Any) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as site:
+        threading.Thread(target=site.serve_forever, args=(0.01,), daemon=True).start()
+        server.address = f"http://127.0.0.1:{site.server_port}"
+        yield server
+        site.shutdown()
+
+
+OURS, THEIRS = "file://{victim}", "mlflow-artifacts:/1/r"
+
+
+@pytest.mark.parametrize("way", ["log_artifact", "log_artifacts"])
 @pytest.mark.parametrize(
-    "place", ["file:///home/somebody/.docker", "/home/somebody/.docker", "./x", "s3://b/x", "mlflow-artifacts:/1"]
+    ("places", "sent"),
+    [
+        ([OURS], False),
+        (["{victim}"], False),
+        (["./victim"], False),
+        (["runs:/other/x", OURS], False),
+        ([OURS, THEIRS], False),
+        ([THEIRS, OURS], True),
+        ([THEIRS], True),
+    ],
+    ids=lambda value: "-then-".join(place.partition(":")[0] for place in value) if isinstance(value, list) else "",
 )
-def test_a_server_does_not_choose_our_folders(place: str, tmp_path: Path) -> None:
-    """fault 70: MLflow's client would copy config.json to wherever the server says"""
-    copied: list[Any] = []
-    run = SimpleNamespace(info=SimpleNamespace(artifact_uri=place))
-    client = DistantClient(SimpleNamespace(get_run=lambda _: run, log_artifact=lambda *given: copied.append(given)))
-    if place.startswith(("s3:", "mlflow-artifacts:")):
-        client.log_artifact("r", "config.json")
-        assert copied == [("r", "config.json")]
-        return
-    with pytest.raises(UserError, match="in a folder of this machine"):
-        client.log_artifact("r", "config.json")
-    assert copied == []
+def test_a_server_does_not_choose_our_folders(
+    way: str, places: list[str], sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fault 70: MLflow's client would copy config.json to wherever the server says, also if it says so when asked again
+
+    What was judged is what is used: the file is refused, or goes to the place that was named first.
+    """
+    from mlflow import MlflowClient
+
+    victim, mine = tmp_path / "victim", tmp_path / "mine"
+    for folder in (victim, mine):
+        folder.mkdir()
+    (mine / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    run_id = uuid4().hex  # MLflow keeps the place of a run for the whole process
+    given = mine if way == "log_artifacts" else mine / "config.json"
+    with fickle([place.format(victim=victim) for place in places]) as server:
+        client = DistantClient(MlflowClient(tracking_uri=server.address))
+        for _ in range(2):
+            with nullcontext() if sent else pytest.raises(UserError, match="in a folder of this machine"):
+                getattr(client, way)(run_id, str(given), "kept")
+        assert server.asked > 0
+    assert len(server.received) == (2 if sent else 0)
+    assert all(path.endswith("/1/r/kept/config.json") for path in server.received)
+    assert list(victim.iterdir()) == []
 
 
 @pytest.mark.parametrize("experiment", ["../../../private/x", "/etc/x", "x" * 300])

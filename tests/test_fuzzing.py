@@ -99,6 +99,7 @@ _TEMPLATE = {
     "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
 }
 _NOTHING = b"{'descr': '|S0', 'fortran_order': False, 'shape': (260,), }"
+_METRICS = _START + b'}\n{"event": "metrics", "time": "2026-01-01T00:00:00+00:00", "step": %d, "values": {}}\n'
 _FOUND = [
     ("package-array", b"\x93NUMPY\x01\x00" + len(_NOTHING).to_bytes(2, "little") + _NOTHING),
     ("checkpoint-state", b"[]"),
@@ -111,6 +112,8 @@ _FOUND = [
     ("event-log", b'{"event": "start", "time": "today"}\n'),
     ("event-log", _START + b', "dataset": 7, "config": {}}\n'),
     ("event-log", _START + b'}\n{"event": "metrics", "time": "2026-01-01T00:00:00+00:00", "step": 1, "values": 7}\n'),
+    ("event-log", _METRICS % (10**400)),
+    ("event-log", _METRICS % -1),
     ("event-log-sent", _START + b"}\n"),
     ("event-log-sent", _START + b"}"),
     ("metric-name", b"_u" + b"a" * 40 + b"_"),

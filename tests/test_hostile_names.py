@@ -8,23 +8,40 @@ import io
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
+from harness.bench import Cell, State
+from harness.bench.display import Lines as LinesOfBench
+from harness.bench.display import LiveTable
+from harness.bench.estimate import Estimate
+from harness.bench.shelf import Shelf
+from harness.cli.data import _show_warnings
+from harness.cli.show import say
+from harness.config import Layer
 from harness.errors import UserError
 from harness.files import checked_name, write_json
-from harness.printable import printable, printable_json
+from harness.predict import to_stderr
+from harness.printable import printable, printable_json, printable_lines
 from harness.record import RunRecord
 from harness.report.evidence import read_evidence
+from harness.report.grids.significance import warn_once
 from harness.report.site import Site, make_site
+from harness.run import resolve_config
+from harness.sweep.display import Lines as LinesOfSweep
+from harness.sweep.worker import _refuse
+from harness.tracking import Journal
 from harness.tracking.names import metric_name, original_name
 from tests.commands import call
 from tests.figure_runs import run
 from tests.test_latex import KNOWN_MACROS, latexwalker, parsed, walk
+from tests.tracked_runs import draft, logged
 from tests.trust.accounts import Account
 
 MARKUP = "_ & % # <script>alert(1)</script> \\input{x} $y$ | `z` *b* [/red]"
@@ -39,9 +56,15 @@ SHOWN_CONTROL = (
 """As a reader sees it."""
 
 
+STEERING = "x\x1b]0;PWNED\x07\u202eabc"
+"""A title for the window, a bell, and a turn of the order of reading; no path, so a file can be called so."""
+SHOWN_STEERING = "x[U+001B]]0;PWNED[U+0007][U+202E]abc"
+SCOTLAND = "\N{WAVING BLACK FLAG}" + "".join(chr(0xE0000 + ord(one)) for one in "gbsct\x7f")
+
+
 def record(place: int, name: str) -> RunRecord:
     """A finished run that is called so wherever a run can be called something."""
-    view = re.sub(r"[/\\\0]", "", name)  # files are called after scorers, so a path is refused
+    view = printable(re.sub(r"[/\\]", "", name))  # files are called after scorers: no path, nothing that is not seen
     made = run(p1=50.0 + place, moment=place, views={view: {"P@1": 50.0 + place, "P@5": 20.0}})
     made.config.update({"method": name, "encoder": name, "note": name})
     made.dataset.update({"name": CONTROL, "title": MARKUP})
@@ -90,7 +113,7 @@ def test_no_file_has_a_character_that_acts(site: Site, account: Account) -> None
     for name in site.files:
         assert re.fullmatch(r"[A-Za-z0-9._/-]+", name), name
         assert ".." not in name
-    account.did(f"{len(acting(CONTROL))} control characters in names of method, encoder, scorer and data; a report")
+    account.did(f"{len(acting(CONTROL))} control characters in names of method, encoder, hardware and data; a report")
     account.saw(f"none in {len(read)} files ({', '.join(endings)}); shown as code points such as [U+202E]")
 
 
@@ -185,6 +208,83 @@ def test_a_heading_is_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[/x] [red]P@1 a[U+001B][2J" in squeezed(capsys.readouterr().out)
 
 
+def test_sync_names_a_run_without_being_steered(
+    workspace: Path, mlflow_store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
+    """fault 64: of a run that cannot be sent whole"""
+    folder = logged(workspace / "runs" / STEERING, [{"loss": 1.0}])
+    (tmp_path / "elsewhere").write_text("not of the run")
+    (folder / "sample.json").symlink_to(tmp_path / "elsewhere")
+    assert call("sync") == 1
+    shown = capsys.readouterr()
+    assert not acting(shown.out + shown.err)
+    assert f"failed: {SHOWN_STEERING}: " in shown.out
+    account.did(f"`sync` of a run called {STEERING!r} with a file that is not sent")
+    account.saw(f"exit code 1, and the run named as {SHOWN_STEERING}; no control character printed")
+
+
+def _warned_by_a_journal(folder: Path) -> None:
+    with Journal(folder / "run", draft()) as journal:
+        journal.warn(STEERING)
+
+
+def _damaged_evidence(folder: Path) -> None:
+    (folder / "neighbours").mkdir()
+    (folder / "neighbours" / f"{STEERING}.json").write_text("{}")
+    read_evidence(folder)
+
+
+def _damaged_record(folder: Path) -> None:
+    (folder / STEERING).mkdir()
+    (folder / STEERING / "record.json").write_text("{}")
+    Shelf(folder).finished()
+
+
+def _warned_by_data(folder: Path) -> None:
+    _show_warnings({"provenance": {"warnings": [STEERING]}})
+
+
+def _said(folder: Path) -> None:
+    say(f"first\n{STEERING}", err=True)
+
+
+def _failed_cells(folder: Path) -> None:
+    LinesOfBench.say(cast(Any, None), f"failed: {STEERING}")
+
+
+def _failed_trials(folder: Path) -> None:
+    LinesOfSweep.say(cast(Any, None), f"failed: {STEERING}")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        *(_warned_by_a_journal, _damaged_evidence, _damaged_record, _warned_by_data, _said),
+        *(_failed_cells, _failed_trials),
+        *(lambda _: to_stderr(STEERING), lambda _: warn_once(STEERING), lambda _: _refuse(STEERING)),
+    ],
+)
+def test_no_warning_steers_a_terminal(
+    act: Callable[[Path], object], tmp_path: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fault 64: of damaged files, of data, of runs, cells and trials"""
+    act(tmp_path)
+    shown = capsys.readouterr().err
+    assert SHOWN_STEERING in shown
+    assert not acting(shown)
+
+
+def test_a_live_table_steers_no_terminal(tmp_path: Path) -> None:
+    """fault 64: the last line that a process wrote is in it"""
+    config = resolve_config("zeroshot", "synthetic", [Layer("test", {"encoder": "tiny"})])[0]
+    state = State(Cell(config, {}, "key", "name", "synthetic"), status="failed", reason=STEERING)
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(LiveTable([state], tmp_path, Estimate([state], [], 1)).render())
+    text = cast(io.StringIO, screen.file).getvalue()
+    assert SHOWN_STEERING in text
+    assert not acting(text)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_mlflow_gets_a_name_it_takes_and_gives_it_back(name: str) -> None:
     """fault 64: and no dataset of ours, after which experiments are named, can be called so"""
@@ -201,9 +301,18 @@ def test_what_is_printable_stays() -> None:
         "\N{WOMAN}\u200d\N{MICROSCOPE}",
         "a\u00a0b",
         "\u0645\u06cc\u200c\u062e",
+        "\u0600\u0601\u0602\u0603\u0604\u0605\u0661 \u06dd\u0662 \u070f\u0710 \u08e2",
+        SCOTLAND,
+        f"a {SCOTLAND}{SCOTLAND} b",
     ):
         assert printable(text) == text
+        assert printable_json(json.dumps(text, ensure_ascii=False)) == json.dumps(text, ensure_ascii=False)
     assert printable("a\r\nb\tc") == "a b c"
+    assert printable_lines("a\x1b\n\n b\r\nc") == "a[U+001B]\n\n b \nc"
+    # tags spell a flag behind a black one, and hide a text anywhere else; the soft hyphen is like any format
+    assert printable(f"{SCOTLAND}a\U000e0067") == f"{SCOTLAND}a[U+E0067]"
+    assert printable("\N{WAVING WHITE FLAG}\U000e0067\U000e0001") == "\N{WAVING WHITE FLAG}[U+E0067][U+E0001]"
+    assert printable("\N{WAVING BLACK FLAG}\U000e0001\xad") == "\N{WAVING BLACK FLAG}[U+E0001][U+00AD]"
     value = {"key\u202e": ["\x9b", "\ud800", "\U000e0041", "é\n"]}
     text = printable_json(json.dumps(value, ensure_ascii=False, indent=1))
     assert not acting(text)

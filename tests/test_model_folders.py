@@ -93,7 +93,7 @@ def test_sharded_weights_and_a_transformer_in_a_subfolder(bert_folder, tmp_path)
     ("changes", "message"),
     [
         ({"auto_map": {"AutoModel": "modeling.Evil"}}, "auto_map is refused"),
-        ({"text_config": {"deep": [{"auto_map": {}}]}}, "auto_map is refused"),
+        ({"text_config": {"deep": [{"auto_map": {"AutoModel": "a.B"}}]}}, "auto_map is refused"),
         ({"_attn_implementation_internal": "someone/kernel"}, "_attn_implementation_internal is refused"),
         ({"_attn_implementation": "someone/kernel"}, "_attn_implementation is refused"),
         ({"sub_config": {"_attn_implementation_internal": "a/b"}}, "_attn_implementation_internal is refused"),
@@ -150,6 +150,45 @@ def test_a_folder_with_code_of_its_own_is_refused_wherever_it_is_named(name, cop
         return
     account.did(f"{name} of a model folder names its own code; as {', '.join(ways)} and --encoder")
     account.saw(f"4 of 4 refused ({message}), and its code was not imported")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "special_tokens_map.json",
+        "1_Pooling/config.json",
+        "1_Pooling/deeper/any.json",
+        "tokenizer.json",
+        "model.safetensors.index.json",
+    ],
+)
+@pytest.mark.parametrize("key", ["auto_map", "custom_code", "custom_pipelines", "trust_remote_code"])
+def test_code_is_refused_in_every_json_file(name, key, copy_of):
+    """fault 69: also in those that are not read, and in folders of the folder; a value that asks for nothing is none"""
+    path = copy_of / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = json.loads(path.read_text()) if path.exists() else {}
+    nested = name not in ("tokenizer.json", "model.safetensors.index.json")
+    for harmless in (False, None, {}, [], ""):
+        path.write_text(json.dumps({**whole, **({"model_args": [{key: harmless}]} if nested else {}), key: harmless}))
+        if name != "tokenizer.json":  # its reader refuses every key that it does not know
+            vet(copy_of, "x")
+    path.write_text(json.dumps({**whole, **({"model_args": [{key: "a.B"}]} if nested else {key: "a.B"})}))
+    with pytest.raises(UserError, match=rf"{re.escape(name)}: {key} is refused"):
+        vet(copy_of, "x")
+
+
+def test_words_and_weights_may_be_called_as_they_like(copy_of):
+    """Tables of a million rows are not looked through: their keys are words of a language, or names of weights."""
+    tokenizer = json.loads((copy_of / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["auto_map"] = len(vocabulary)
+    (copy_of / "tokenizer.json").write_text(json.dumps(tokenizer))
+    edit_json(copy_of / "config.json", vocab_size=len(vocabulary) + 1)
+    (copy_of / "model.safetensors.index.json").write_text('{"weight_map": {"auto_map": "model.safetensors"}}')
+    assert vet(copy_of, "x").tokenizer.vocab_size >= len(vocabulary)
 
 
 def test_pickled_weights_are_refused_unread(copy_of, tmp_path):

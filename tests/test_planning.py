@@ -122,6 +122,18 @@ def test_parameters_of_a_folder(kind: str, tmp_path: Path) -> None:
     assert folder_shape(folder).parameters == _trained(load_encoder(str(folder), seed=0))
 
 
+def test_a_model_without_token_types_has_no_table_of_them(tmp_path: Path) -> None:
+    """DeBERTa writes `type_vocab_size: 0`."""
+    sizes = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "num_attention_heads": 12}
+    config = {**sizes, "model_type": "deberta-v2", "vocab_size": 128_100, "max_position_embeddings": 512}
+    dense = {}
+    for types in (0, None, 1, 2):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "type_vocab_size": types}))
+        dense[types] = folder_shape(tmp_path).dense
+    assert dense[0] == dense[None] == 183_830_016
+    assert (dense[1] - dense[0], dense[2] - dense[0]) == (768, 2 * 768)
+
+
 def _trained(encoder: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in encoder.parameters())
 

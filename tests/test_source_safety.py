@@ -56,6 +56,8 @@ NETWORK = {
 }
 LISTENERS = {"bind", "create_server", "HTTPServer", "ThreadingHTTPServer", "TCPServer"}
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+ECHOES = {"print", "typer.echo", "typer.secho", "click.echo", "click.secho", "rich.print", "sys.stdout.write"}
+"""Not on the command line, where `harness.cli.show.say` prints what strangers call their things."""
 
 ALLOWED = {
     # file, what -> why that is nobody else's choice
@@ -71,6 +73,9 @@ ALLOWED = {
     ("harness/tracking/mlflow_store.py", "urllib.request.urlopen"): "the tracking server that the user names",
     ("harness/tracking/mlflow_store.py", "socket.create_connection"): "the database that the user names",
     ("harness/model/weights.py", "huggingface_hub.snapshot_download"): "registered encoders at pinned revisions",
+    ("harness/cli/show.py", "typer.echo"): "say itself, and JSON through printable_json",
+    ("harness/cli/using.py", "typer.echo"): "a line of JSON for each text, through printable_json",
+    ("harness/cli/reporting.py", "typer.echo"): "a whole document, as it would be written; its cells are printable",
 }
 """Where a call is allowed that would be a fault elsewhere."""
 
@@ -183,6 +188,8 @@ def faults(source: str, path: str, hosts: set[str]) -> list[tuple[str, str]]:
             found += faults_by_name(called)
             found += faults_by_keyword(called, {keyword.arg: keyword.value for keyword in node.keywords})
             found += faults_by_argument(called, node.args)
+            if path.startswith("harness/cli/") and called in ECHOES:
+                found.append((called, "prints what may steer a terminal"))
         found += faults_of_text(node, hosts | LOOPBACK)
     return [fault for fault in found if (path, fault[0]) not in ALLOWED]
 
@@ -203,7 +210,7 @@ def test_no_code_is_executed_from_data(account: Account) -> None:
         f"read every call of {len(SOURCES)} source files for pickle, eval, shells, remote code and open sockets"
     )
     account.saw(
-        f"{calls:,} calls, none of them; {len(ALLOWED)} places that import or ask the network are listed with reasons"
+        f"{calls:,} calls, none of them; {len(ALLOWED)} places that import, print or ask the network have reasons"
     )
 
 
@@ -291,6 +298,24 @@ def test_a_line_that_breaks_the_rule_is_caught(source: str) -> None:
 @pytest.mark.parametrize("source", GOOD)
 def test_a_line_that_keeps_it_is_not(source: str) -> None:
     assert faults(source, "harness/made_up.py", set()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import typer\ntyper.echo(f'run {record.run_id}')",
+        "from typer import echo\necho(reason, err=True)",
+        "def f():\n    import typer as t\n    t.secho(text)",
+        "print(name)",
+        "import sys\nsys.stdout.write(name)",
+    ],
+)
+def test_a_command_prints_by_say_alone(source: str) -> None:
+    """fault 64"""
+    assert [why for _, why in faults(source, "harness/cli/made_up.py", set())] == ["prints what may steer a terminal"]
+    assert (
+        faults("from harness.cli.show import say\nsay(f'run {name}', err=True)", "harness/cli/made_up.py", set()) == []
+    )
 
 
 def test_an_exception_is_for_its_own_file_only() -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from filelock import FileLock
 from optuna import Study
 
 from harness.errors import DataError, UserError
-from harness.files import write_json
-from harness.sweep import Plan
+from harness.files import read_json, write_json
+from harness.sweep import Plan, joining
 from harness.sweep.joining import join
 from harness.sweep.keeping import KEEPER_LOCK
 from harness.sweep.queue import fail, fill, slots
@@ -150,6 +151,49 @@ def test_a_database_that_is_gone_is_missed() -> None:
     join(plan)
     write_json(plan.folder / "study.json", {"no": "facts"})
     with pytest.raises(DataError, match=r"not the facts of a study"):
+        join(plan)
+
+
+@pytest.mark.parametrize("lost", ["slot", "state", "params", "values"])
+def test_a_damaged_study_json_is_not_blamed_on_the_database(lost: str) -> None:
+    plan, study, _ = ended(2)
+    rows, path = told_by(study), plan.folder / "study.json"
+    study._storage.remove_session()
+    whole = read_json(path)
+    for row in ({key: value for key, value in whole["slots"][0].items() if key != lost}, "no row"):
+        write_json(path, {**whole, "slots": [row, *whole["slots"][1:]]})
+        for step in (join, recover):
+            with pytest.raises(DataError, match=r"its identity or its slots are damaged; move it away") as refused:
+                step(plan)
+            assert str(path) in str(refused.value)
+            assert "database" not in str(refused.value)
+    write_json(path, whole)
+    assert told_by(join(plan)[0]) == rows
+
+
+def test_a_fault_of_ours_is_not_blamed_on_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, study, _ = ended(2)
+    study._storage.remove_session()
+
+    def faulty(*_: Any) -> Any:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(joining, "differences", faulty)
+    with pytest.raises(KeyError, match="ours"):
+        join(plan)
+
+
+@pytest.mark.parametrize(("key", "value"), [("identity", '"x"'), ("search", "[]"), ("id", None)])
+def test_attributes_that_we_did_not_write_are_blamed_on_the_database(key: str, value: str | None) -> None:
+    plan, study, _ = ended(2)
+    study._storage.remove_session()
+    (plan.folder / "study.json").unlink()
+    with closing(sqlite3.connect(plan.folder / "study.db")) as connection, connection:
+        if value is None:
+            connection.execute("DELETE FROM study_user_attributes WHERE key = ?", (key,))
+        else:
+            connection.execute("UPDATE study_user_attributes SET value_json = ? WHERE key = ?", (value, key))
+    with pytest.raises(DataError, match=r"study\.db: this study's database is damaged \(not what Optuna writes"):
         join(plan)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from harness.bench import State, log_path
 from harness.bench.estimate import RUNNING, Estimate
+from harness.printable import printable
 from harness.processes import tail
 from harness.progress import clock, terminal
 
@@ -67,7 +68,7 @@ class Lines:
 
     def say(self, line: str) -> None:
         """Prints a line."""
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
 
     def tick(self) -> None:
         """Does nothing."""
@@ -115,7 +116,7 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         """Prints a line above the table."""
-        terminal().print(line, highlight=False, markup=False)
+        terminal().print(printable(line), highlight=False, markup=False)
 
     def tick(self) -> None:
         """Reads what the running cells wrote last."""
@@ -155,7 +156,7 @@ class LiveTable:
             words = [state.cell.title, config.dataset, str(config.seed)]
             status = Text(state.status, style=_STYLES.get(state.status, ""))
             rest = [*figures(state), self._seconds(state), state.reason]
-            table.add_row(*map(Text, words), status, *map(Text, rest))
+            table.add_row(*map(Text, words), status, *(Text(printable(cell)) for cell in rest))
         return Group(table, Text(self.totals()))
 
     def totals(self) -> str:

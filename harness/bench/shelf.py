@@ -11,6 +11,7 @@ from harness.event import first_event
 from harness.facts import recorded
 from harness.files import sha256_json
 from harness.model import ENCODERS
+from harness.printable import printable
 from harness.record import RunRecord, read_record, resumable_at
 from harness.report import settings_of
 from harness.runlock import held_by_another
@@ -128,7 +129,7 @@ def _shelved(path: Path, record: Path, recorded_already: bool) -> Shelved | None
     except UserError as error:
         if record.exists():  # else a process has just taken it up
             reason = str(error).splitlines()[0]
-            print(f"warning: left out a damaged record; move it away. {reason}", file=sys.stderr)  # noqa: T201
+            print(f"warning: left out a damaged record; move it away. {printable(reason)}", file=sys.stderr)  # noqa: T201
         return None
     key = key_of(one.config, one.dataset, one.metric_version, one.encoder.get("identity"))
     return Shelved(path, one.run_id, one.started, one.status, key, one.config, len(one.resumed), one)

@@ -22,8 +22,8 @@ from harness.cli import (
     tracking,
     using,
 )
+from harness.cli.show import say
 from harness.errors import Terminated, UserError, terminate
-from harness.printable import printable
 
 app = typer.Typer(
     name="harness",
@@ -40,7 +40,7 @@ app = typer.Typer(
 def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     """Benchmark harness for extreme multi-label classification with label text."""
     if show:
-        typer.echo(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -73,17 +73,16 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments, prog_name="harness")
     except UserError as error:
-        lines = [printable(line) for line in f"error: {error}".split("\n")]
-        typer.echo("\n".join(lines), err=True)
+        say(f"error: {error}", err=True)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output went away, for example `| head`
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
-        typer.echo(f"error: {_explained(error)}", err=True)
+        say(f"error: {_explained(error)}", err=True)
         sys.exit(2)
     except Terminated:
-        typer.echo("stopped by SIGTERM", err=True)
+        say("stopped by SIGTERM", err=True)
         sys.exit(143)
 
 

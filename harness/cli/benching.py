@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import DEFAULT_DATASET
-from harness.cli.show import print_json, print_table, short_path, show_tables
+from harness.cli.show import print_json, print_table, say, short_path, show_tables
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def bench(
         if code := _run(planned, workers, track, out, as_json):
             raise typer.Exit(code)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        say("stopped", err=True)
         raise typer.Exit(130) from None
 
 
@@ -134,7 +134,7 @@ def _look(request: "Request", runs: Path) -> _Bench:
 
     planned = TablePlan(plan(request), [], []) if request.tables is None else plan_tables(request)
     for sentence in planned.left_out:
-        typer.echo(f"left out: {sentence}", err=True)
+        say(f"left out: {sentence}", err=True)
     shelf, states = Shelf(runs), [State(cell) for cell in planned.cells]
     for state in states:
         if record := shelf.look(state.cell).done:
@@ -161,7 +161,7 @@ def _show_plan(bench: _Bench, as_json: bool) -> None:
         columns = ["method", "dataset", "encoder", "seed", "status", "run"]
         cells = [[*(str(row[name]) for name in columns[:-1]), row["run_id"] or row["reason"] or ""] for row in rows]
         print_table(title, columns, cells, numeric=["seed"])
-    typer.echo(f"nothing was run; without --dry-run {counts['missing'] + counts['resumable']} would be")
+    say(f"nothing was run; without --dry-run {counts['missing'] + counts['resumable']} would be")
 
 
 def _show_lines(title: str, lines: "list[Planned]", statuses: dict[str, str]) -> None:
@@ -182,7 +182,7 @@ def _show_lines(title: str, lines: "list[Planned]", statuses: dict[str, str]) ->
     columns = ["table", "row", "dataset", "scorer", "run", "method", "settings", "seeds"]
     print_table(title, columns, shown, numeric=["run"])
     for remark in told(lines):
-        typer.echo(remark)
+        say(remark)
 
 
 def _print_json(bench: _Bench, cells: list[dict[str, Any]]) -> None:
@@ -215,12 +215,10 @@ def _run(bench: _Bench, workers: int, track: str, out: Path | None, as_json: boo
             _print_json(bench, [state.as_dict() for state in states])
         else:
             _show(bench, out)
-        typer.echo(summary(states, time.monotonic() - began), err=as_json)
+        say(summary(states, time.monotonic() - began), err=as_json)
         parents.compare(bench.tables)
     if signal is not None:
-        typer.echo(
-            f"stopped by {signal.name}; to go on, give the same command again: what is done stays done", err=True
-        )
+        say(f"stopped by {signal.name}; to go on, give the same command again: what is done stays done", err=True)
         return 128 + signal
     return 1 if any(state.status == "failed" for state in states) else 0
 
@@ -232,8 +230,8 @@ def _show(bench: _Bench, out: Path | None) -> None:
     show_tables(bench.tables(bench.states))
     for state in bench.states:
         if state.status in ("failed", "running elsewhere"):
-            typer.echo(f"{state.status}: {state.cell}: {state.reason}")
+            say(f"{state.status}: {state.cell}: {state.reason}")
         if state.status == "failed":
-            typer.echo(f"  log {short_path(log_path(bench.shelf.folder, state.cell))}")
+            say(f"  log {short_path(log_path(bench.shelf.folder, state.cell))}")
     if any(state.record for state in bench.states):
-        typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+        say("compare     python -m harness report" + (f" --runs {out}" if out else ""))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.show import Json, print_json, print_table
+from harness.cli.show import Json, print_json, print_table, say
 
 
 def validate(
@@ -20,9 +20,9 @@ def validate(
         print_json({"checked": checked, "faults": faults})
     else:
         for fault in faults:
-            typer.echo(fault, err=True)
+            say(fault, err=True)
         counts = ", ".join(f"{number} {kind}" for kind, number in checked.items())
-        typer.echo(f"checked {counts}: {f'{len(faults)} faults' if faults else 'no faults'}")
+        say(f"checked {counts}: {f'{len(faults)} faults' if faults else 'no faults'}")
     if faults:
         raise typer.Exit(2)
 

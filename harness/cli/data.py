@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
     from harness.data.check import CheckReport
@@ -66,8 +66,8 @@ def prepare(name: Name, as_json: Json = False) -> None:
         return
     _show_statistics(f"{card.name} is ready", manifest["statistics"])
     _show_warnings(manifest)
-    typer.echo(f"prepared in  {short_path(folder)}")
-    typer.echo(f"digest       {manifest['digest']}")
+    say(f"prepared in  {short_path(folder)}")
+    say(f"digest       {manifest['digest']}")
 
 
 @app.command()
@@ -126,13 +126,13 @@ def import_(
         print_json(card.model_dump(mode="json"))
         return
     figures = card.statistics
-    typer.echo(f"{name}: {figures.train:,} train rows, {figures.test:,} test rows, {figures.labels:,} labels")
+    say(f"{name}: {figures.train:,} train rows, {figures.test:,} test rows, {figures.labels:,} labels")
     from harness.data.prepare import prepare as prepare_dataset
 
     _show_warnings(prepare_dataset(card)[1])
     for note in card.notes:
-        typer.echo(f"warning: {note}", err=True)
-    typer.echo(f"next: python -m harness data check {name}, then python -m harness run --dataset {name}")
+        say(f"warning: {note}", err=True)
+    say(f"next: python -m harness data check {name}, then python -m harness run --dataset {name}")
 
 
 @app.command()
@@ -153,8 +153,8 @@ def fetch(
         print_json([str(path) for path in files])
         return
     for path in files:
-        typer.echo(short_path(path))
-    typer.echo(f"next: python -m harness data check {name}")
+        say(short_path(path))
+    say(f"next: python -m harness data check {name}")
 
 
 def _show_check(report: "CheckReport", everything: bool) -> None:
@@ -164,15 +164,13 @@ def _show_check(report: "CheckReport", everything: bool) -> None:
     columns = ["check", "card", "measured", "verdict", "remark"]
     print_table(f"{report.dataset}, digest {report.digest[:12]}", columns, cells)
     if quiet and not everything:
-        typer.echo(
-            f"{len(quiet)} further checks found nothing (damaged ids, duplicates, odd texts ...); --all lists them"
-        )
-    typer.echo("as the card says" if report.ok else "differs from the card")
+        say(f"{len(quiet)} further checks found nothing (damaged ids, duplicates, odd texts ...); --all lists them")
+    say("as the card says" if report.ok else "differs from the card")
 
 
 def _show_warnings(manifest: dict[str, Any]) -> None:
     for warning in manifest["provenance"].get("warnings", []):
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
 
 
 def _constants(text: str | None) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.reporting import REPORTS
-from harness.cli.show import Json, print_json, print_table, short_path
+from harness.cli.show import Json, print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
     from harness.perf import Row
@@ -129,7 +129,7 @@ class _Session:
 
     def say(self, text: str) -> None:
         """Tells a person; standard output is a program's where it asked for JSON."""
-        typer.echo(text, err=self.as_json)
+        say(text, err=self.as_json)
 
     def measure(self) -> None:
         """All suites, one after the other."""
@@ -146,7 +146,7 @@ class _Session:
                 self.measured[name] = Suite.of(name, rows, time.perf_counter() - started)
             except Exception as error:  # whatever it is, the other suites are worth measuring
                 self.failed.append(name)
-                typer.echo(f"  failed  {_explained(error)}", err=True)
+                say(f"  failed  {_explained(error)}", err=True)
                 continue
             self._keep(name)
 

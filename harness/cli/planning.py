@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ def _show(found: "Plan") -> None:
     )
     columns, rows = report.part_rows(found)
     print_table(title, columns, rows, numeric=columns[1:])
-    typer.echo(f"moments     {report.moments_line(found)}")
-    typer.echo(f"verdict     {report.verdict(found)}")
-    typer.echo(f"time        {report.time_line(found)}")
-    typer.echo(f"disk        {report.disk_line(found)}")
-    typer.echo(f"assumed     {'; '.join(data.assumptions)}")
+    say(f"moments     {report.moments_line(found)}")
+    say(f"verdict     {report.verdict(found)}")
+    say(f"time        {report.time_line(found)}")
+    say(f"disk        {report.disk_line(found)}")
+    say(f"assumed     {'; '.join(data.assumptions)}")
     for note in found.notes:
-        typer.echo(f"note        {note}")
+        say(f"note        {note}")
 
 
 def _show_all(
@@ -139,10 +139,10 @@ def _show_all(
     elif form or out:
         text = report.as_markdown(found, encoder)
         if out is None:
-            typer.echo(text)
+            say(text)
             return
         write_text(out, text)
-        typer.echo(f"wrote {short_path(out.absolute())}")
+        say(f"wrote {short_path(out.absolute())}")
     else:
         for device in found:
             rows = [[name, *(report.need_cell(one) for one in plans)] for name, plans in device.rows]

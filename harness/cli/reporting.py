@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.show import Json, print_json, short_path, show_tables
+from harness.cli.show import Json, print_json, say, short_path, show_tables
 
 if TYPE_CHECKING:
     from harness.report import Table
@@ -137,7 +137,7 @@ class _Given:
 
     def say(self, text: str) -> None:
         """Tells a person; standard output is a program's where it asked for JSON."""
-        typer.echo(text, err=self.as_json)
+        say(text, err=self.as_json)
 
     @property
     def datasets(self) -> list[str] | None:
@@ -220,12 +220,12 @@ def _tables(given: _Given, text: str) -> None:
         for document in found:
             for form in forms:
                 write_text(given.out / f"{document.id}.{form}", render(list(document.tables), form))
-        typer.echo(f"wrote {len(found) * len(forms)} files to {short_path(given.out.absolute())}")
+        say(f"wrote {len(found) * len(forms)} files to {short_path(given.out.absolute())}")
         return
     unmeasured = [document.id for document in found if every and not document.measured]
     _put(given, [table for document in found if document.id not in unmeasured for table in document.tables])
     if unmeasured and not given.form and not given.out:
-        typer.echo(f"no runs for {', '.join(unmeasured)}; `python -m harness bench --table ID` makes them")
+        say(f"no runs for {', '.join(unmeasured)}; `python -m harness bench --table ID` makes them")
 
 
 def _put(given: _Given, tables: "list[Table]", star: str = "best") -> None:
@@ -239,7 +239,7 @@ def _put(given: _Given, tables: "list[Table]", star: str = "best") -> None:
     text = render(tables, given.form or (given.out.suffix.lstrip(".") if given.out else "md"))
     if given.out:
         write_text(given.out, text)
-        typer.echo(f"wrote {short_path(given.out.absolute())}")
+        say(f"wrote {short_path(given.out.absolute())}")
     else:
         typer.echo(text)
 
@@ -266,7 +266,7 @@ def _collect(given: _Given, folder: Path) -> None:
     studies = home() / "studies"
     found = collect(folders, studies if studies.is_dir() else None, datasets, folder)
     for sentence in found.left_out:
-        typer.echo(f"left out: {sentence}", err=True)
+        say(f"left out: {sentence}", err=True)
     given.say(
         f"{found.runs} runs, {found.studies} sweeps, neighbours of the labels of {found.neighbours} datasets: "
         f"{len(found.written)} files new or changed in {short_path(folder.absolute())}"
@@ -294,7 +294,7 @@ def _write(given: _Given, site: "Site", folder: Path, explorer: bool) -> None:
 
     changed, others = write_site(site, folder)
     for name in others:
-        typer.echo(f"{short_path((folder / name).absolute())} is not of this report; remove it", err=True)
+        say(f"{short_path((folder / name).absolute())} is not of this report; remove it", err=True)
     given.say(f"{len(site.files)} files, {changed} new or changed: {short_path(folder.absolute())}")
     if explorer:
         _explore(given, folder)
@@ -306,7 +306,7 @@ def _explore(given: _Given, folder: Path) -> None:
 
     facts = build_explorer(given.folders(), folder / "explorer", datasets=given.datasets)
     for sentence in facts.left_out:
-        typer.echo(f"left out: {sentence}", err=True)
+        say(f"left out: {sentence}", err=True)
     shown = sum(len(ids) for ids in facts.datasets.values())
     given.say(f"explorer    {shown} runs on {len(facts.datasets)} datasets, {facts.bytes / 1e6:.1f} MB; not for git")
 
@@ -321,10 +321,10 @@ def _check(given: _Given, site: "Site", folder: Path) -> None:
         print_json(faults)
     else:
         for fault in faults:
-            typer.echo(fault, err=True)
+            say(fault, err=True)
         fine = f"all {len(site.files)} files in {short_path(folder.absolute())} are what the records give"
         named = "" if folder == REPORTS else f" --folder {shlex.quote(str(folder))}"
-        typer.echo(f"to make them anew: python -m harness report --write{named}" if faults else fine)
+        say(f"to make them anew: python -m harness report --write{named}" if faults else fine)
     if faults:
         raise typer.Exit(1)
 
@@ -345,4 +345,4 @@ def _open(given: _Given) -> None:
     _collect(given, folder)
     _write(given, _site_of(folder), folder, explorer=True)
     if not webbrowser.open((folder / PAGE).absolute().as_uri()):
-        typer.echo("no browser could be opened here; open that file in yours")
+        say("no browser could be opened here; open that file in yours")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run(
         belongs = read_json(parent) if parent else None
         record = pipeline.run(settings, origins=origins, out=out, track=track, earlier=earlier, parent=belongs)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        say("stopped", err=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json(record.model_dump(mode="json"))
@@ -167,20 +167,20 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
         _show_views(record)
     key = f"P@{ks[-1]}"
     shares = ", ".join(f"{part['bin']} {part[key]:.2f}" for part in record.contributions)
-    typer.echo(f"{key} by frequency of the label: {shares}")
+    say(f"{key} by frequency of the label: {shares}")
     if record.training:
         _show_training(record)
     slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
-    typer.echo(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
-    typer.echo(f"run folder  {short_path(folder)}")
+    say(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
+    say(f"run folder  {short_path(folder)}")
     if track == "mlflow":
-        typer.echo(f"in MLflow   {_how_to_open(tracking_uri())}")
+        say(f"in MLflow   {_how_to_open(tracking_uri())}")
     if trial:  # it saved no model, and no table shows it
         return
     if not out:
-        typer.echo('try it      python -m harness predict --run last --text "your text"')
-    typer.echo("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+        say('try it      python -m harness predict --run last --text "your text"')
+    say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
 
 
 def _show_published(name: str) -> None:
@@ -190,10 +190,10 @@ def _show_published(name: str) -> None:
     row = published_row(name)
     shown = {column: f"{value:.2f}" if isinstance(value, float) else value for column, value in row.results.items()}
     figures = ", ".join(f"{column} {value}" for column, value in shown.items() if value is not None)
-    typer.echo(f"published   {row.label} on {row.dataset}: {figures}")
+    say(f"published   {row.label} on {row.dataset}: {figures}")
     for text in (row.slip, row.nearest):
         if text:
-            typer.echo(f"            {text}")
+            say(f"            {text}")
 
 
 def _show_views(record: "RunRecord") -> None:
@@ -209,7 +209,7 @@ def _show_training(record: "RunRecord") -> None:
     best = f", best epoch {facts['best_epoch']}" if "best_epoch" in facts else ""
     resumed = f", resumed {len(record.resumed)} times" if record.resumed else ""
     done = f"trained {facts['steps']:,} steps" if "steps" in facts else "fitted"
-    typer.echo(f"{done} in {facts['seconds']:.1f} s{best}{resumed}")
+    say(f"{done} in {facts['seconds']:.1f} s{best}{resumed}")
 
 
 def _how_to_open(uri: str) -> str:

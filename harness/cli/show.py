@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.printable import printable, printable_json
+from harness.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from harness.report import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+def say(text: str, err: bool = False) -> None:
+    """Lines for a person; a name or reason in them may be somebody else's, and steers no terminal.
+
+    Args:
+        text: What to say.
+        err: On standard error.
+    """
+    typer.echo(printable_lines(text), err=err)
 
 
 def print_json(value: Any) -> None:
@@ -52,7 +62,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     wanted = os.environ.get("COLUMNS", "")
     width = int(wanted) if wanted.isdecimal() and int(wanted) > 0 else width
     size = Measurement.get(console, console.options.update(max_width=10**6), table)
-    typer.echo(printable(title))
+    say(printable(title))
     Console(highlight=False, width=width if size.minimum <= width else size.maximum).print(table)
 
 
@@ -68,7 +78,7 @@ def show_tables(tables: "Iterable[Table]", star: str = "best") -> None:
             "· second best": any(cell.second for row in table.rows for cell in row),
         }
         legend = ", ".join(sign for sign, used in signs.items() if used)
-        typer.echo("\n".join([f"{table.caption}{f' {legend}.' if legend else ''}", *table.notes]) + "\n")
+        say("\n".join([f"{table.caption}{f' {legend}.' if legend else ''}", *table.notes]) + "\n")
 
 
 def short_path(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
     from harness.sweep import Plan, Request
@@ -108,7 +108,7 @@ def sweep(
     try:
         code = _sweep(request, Timing(heartbeat, grace), workers, recover, as_json)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        say("stopped", err=True)
         raise typer.Exit(130) from None
     if code:
         raise typer.Exit(code)
@@ -140,9 +140,9 @@ def _sweep(request: "Request", timing: Any, workers: int, recover: bool, as_json
         _show(plan, loop.slots)
     from harness.progress import clock
 
-    typer.echo(f"{counted(loop.slots, plan)}; {clock(time.monotonic() - began)}", err=as_json)
+    say(f"{counted(loop.slots, plan)}; {clock(time.monotonic() - began)}", err=as_json)
     if signal is not None:
-        typer.echo(f"stopped by {signal.name}; to go on: {how_to_go_on(request, workers)}", err=True)
+        say(f"stopped by {signal.name}; to go on: {how_to_go_on(request, workers)}", err=True)
         return 128 + signal
     return 0 if any(slot.state == "COMPLETE" for slot in loop.slots) else 1
 
@@ -152,18 +152,18 @@ def _recover(plan: "Plan") -> None:
 
     aside, count = recover(plan)
     kept = f"; the old one is {short_path(aside)}" if aside else ""
-    typer.echo(f"rebuilt the study's database with {count} ended trials from {short_path(plan.runs)}{kept}", err=True)
+    say(f"rebuilt the study's database with {count} ended trials from {short_path(plan.runs)}{kept}", err=True)
 
 
 def _introduce(plan: "Plan") -> None:
     """What is about to happen, in a few lines."""
     from harness.sweep.space import describe
 
-    typer.echo(f"study {plan.study}: {', '.join(plan.objectives)} of {plan.method} on {plan.dataset}", err=True)
+    say(f"study {plan.study}: {', '.join(plan.objectives)} of {plan.method} on {plan.dataset}", err=True)
     for line in describe(plan.space):
-        typer.echo(f"  {line}", err=True)
+        say(f"  {line}", err=True)
     if plan.pruner != "none" and not plan.pruning:
-        typer.echo("  no pruning: with two objectives there is no order to judge a trial by", err=True)
+        say("  no pruning: with two objectives there is no order to judge a trial by", err=True)
 
 
 def _show(plan: "Plan", slots: "list[Slot]") -> None:
@@ -190,14 +190,14 @@ def _show(plan: "Plan", slots: "list[Slot]") -> None:
         print_table(f"{plan.study}: {what}, % on held-out train rows", columns, cells, numeric=columns)
     for row in (row_of(slot, plan.max_retry) for slot in slots):
         if row["state"] == "FAIL":
-            typer.echo(f"failed: trial {row['trial']}: {row['reason']}")
-    typer.echo(f"study       {short_path(plan.folder)}   (study.json, trials.csv, runs/)")
+            say(f"failed: trial {row['trial']}: {row['reason']}")
+    say(f"study       {short_path(plan.folder)}   (study.json, trials.csv, runs/)")
     if rows:
-        typer.echo(f"plots       {short_path(plan.folder / 'plots')}")
+        say(f"plots       {short_path(plan.folder / 'plots')}")
         names = "pareto-<trial>.yaml, best.yaml: best first objective" if two else "best.yaml"
-        typer.echo(f"settings    {short_path(plan.folder)}/{names}")
+        say(f"settings    {short_path(plan.folder)}/{names}")
         config = shlex.quote(short_path(plan.folder / "best.yaml"))
-        typer.echo(f"run it      python -m harness run --config {config}   (all train rows, test rows once)")
+        say(f"run it      python -m harness run --config {config}   (all train rows, test rows once)")
 
 
 def how_to_go_on(request: "Request", workers: int) -> str:

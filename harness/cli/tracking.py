@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.show import print_json, print_table
+from harness.cli.show import print_json, print_table, say
 from harness.errors import UserError
 from harness.files import home
 
@@ -54,8 +54,8 @@ def sync(
         print_json({"looked_at": len(outcomes), "sent": counts["sent"], "complete": counts["complete"], **listed})
     else:
         for outcome in named:
-            typer.echo(f"{outcome.result}: {outcome.run}: {outcome.reason}")
-        typer.echo(
+            say(f"{outcome.result}: {outcome.run}: {outcome.reason}")
+        say(
             f"{len(outcomes)} runs looked at: {counts['sent']} sent, {counts['complete']} already complete, "
             f"{counts['running']} at work, {counts['failed']} failed"
         )
@@ -84,7 +84,7 @@ def reap(
     if found:
         print_table("marked as running", ["run", "verdict", "why"], [[r.run, r.verdict, r.reason] for r in found])
     closed = sum(one.verdict != "alive" for one in found)
-    typer.echo(f"{closed} runs {'would be ' if dry_run else ''}closed, {len(found) - closed} at work")
+    say(f"{closed} runs {'would be ' if dry_run else ''}closed, {len(found) - closed} at work")
 
 
 def ui(
@@ -95,12 +95,12 @@ def ui(
 
     uri = tracking_uri()
     if not is_local(uri):
-        typer.echo(f"MLFLOW_TRACKING_URI names a server; open {without_secrets(uri)} in a browser")
+        say(f"MLFLOW_TRACKING_URI names a server; open {without_secrets(uri)} in a browser")
         return
     with _open_store():
         pass
     _require_free(port)
-    typer.echo(f"open http://127.0.0.1:{port} in a browser; Ctrl-C ends the server", err=True)
+    say(f"open http://127.0.0.1:{port} in a browser; Ctrl-C ends the server", err=True)
     # a URI may hold a password, which a list of processes must not show
     quiet = {"MLFLOW_BACKEND_STORE_URI": with_driver(uri), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     place = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
@@ -139,7 +139,7 @@ def _open_store() -> "Iterator[Any]":
     except UserError:
         raise
     except Exception as error:
-        typer.echo(f"MLflow is out ({reason(error)}); nothing was changed, and nothing is lost", err=True)
+        say(f"MLflow is out ({reason(error)}); nothing was changed, and nothing is lost", err=True)
         raise typer.Exit(1) from None
     try:
         yield client
@@ -148,5 +148,5 @@ def _open_store() -> "Iterator[Any]":
     except Exception:
         if (why := outage()) is None:
             raise
-        typer.echo(f"MLflow went out ({why}); do it again when it is back: what was sent stays", err=True)
+        say(f"MLflow went out ({why}); do it again when it is back: what was sent stays", err=True)
         raise typer.Exit(1) from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError, unknown_name
 from harness.printable import printable, printable_json
 
@@ -80,7 +80,7 @@ def predict(
     view = prediction.scoring_view(trained, scorer, bool(new))
     rows = prediction.predict(trained, texts or [], k, view=view, add_labels=new)
     if not as_json:
-        typer.echo(f"run {trained.record.run_id}, scorer {view}\n")
+        say(f"run {trained.record.run_id}, scorer {view}\n")
     for query, found in zip(texts or [], rows, strict=True):
         if as_json:
             answer = {"text": query, "scorer": view, "predictions": [asdict(one) for one in found]}
@@ -118,13 +118,13 @@ def export(
         print_json({"run": trained.record.run_id, "format": form, "folder": str(out.absolute()), "files": files})
         return
     place = short_path(out.absolute())
-    typer.echo(f"wrote {place}: {len(files)} files, {sum(files.values()) / 2**20:.1f} MiB\n")
+    say(f"wrote {place}: {len(files)} files, {sum(files.values()) / 2**20:.1f} MiB\n")
     if form == "safetensors":
-        typer.echo("from safetensors.torch import load_file")
-        typer.echo(f"tensors = load_file({json.dumps(f'{place}/model.safetensors', ensure_ascii=False)})")
+        say("from safetensors.torch import load_file")
+        say(f"tensors = load_file({json.dumps(f'{place}/model.safetensors', ensure_ascii=False)})")
     else:
-        typer.echo("from sentence_transformers import SentenceTransformer")
-        typer.echo(f'vectors = SentenceTransformer({json.dumps(place, ensure_ascii=False)}).encode(["a text"])')
+        say("from sentence_transformers import SentenceTransformer")
+        say(f'vectors = SentenceTransformer({json.dumps(place, ensure_ascii=False)}).encode(["a text"])')
 
 
 export.__doc__ = f"{export.__doc__}\n{EXPORT_EXAMPLES}"

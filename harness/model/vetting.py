@@ -2,7 +2,7 @@
 
 `vet` reads JSON and hashes files; it runs nothing. It accepts config.json + safetensors + tokenizer.json of a known
 architecture, with or without the settings that sentence-transformers adds, and refuses whatever would run code from the
-folder: `auto_map`, a named attention kernel, pickled weights.
+folder: `auto_map` in any of its JSON files, a named attention kernel, pickled weights.
 """
 
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ _RUNS_CODE = {
     "quantization_config": "its weights are quantised; float32 weights are needed",
 }
 
-_BESIDE = ("tokenizer_config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json")
-"""Files that are not read here; one that brings code shows that the folder means something else than what is read."""
+_LONG = ("tokenizer.json", ".index.json")
+"""Ends of names of files with a table (words, weights) too long to look through; only their own keys are looked at."""
 
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -95,7 +95,7 @@ def vet(folder: Path, name: str, *, pooling: str | None = None, max_len: int | N
 
 def _vet(folder: Path, name: str, pooling: str | None, max_len: int | None) -> ModelFolder:
     transformer, pooling_config = _modules(folder)
-    config = _checked_config(transformer)
+    config = _checked_config(folder, transformer)
     tokenizer = Tokenizer.from_file(transformer / "tokenizer.json")
     _check_vocabulary(tokenizer, config, transformer)
     weights = _weight_files(transformer)
@@ -156,16 +156,17 @@ def _modules(folder: Path) -> tuple[Path, Path]:
     return transformer, pooling
 
 
-def _checked_config(folder: Path) -> dict[str, Any]:
+def _checked_config(root: Path, folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{path} is missing; an encoder folder holds {', '.join(FILES)}")
     config = read_json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a JSON object")
-    for file in (path, *(folder / name for name in _BESIDE)):
-        for key in sorted(_keys(read_json(file)) & _RUNS_CODE.keys()) if file.is_file() else ():
-            raise UserError(f"{file}: {key} is refused: {_RUNS_CODE[key]}")
+    _refuse_code(path, config)
+    # most of them are not read here; one that brings code shows that the folder means something else than what is read
+    for file in sorted(file for file in root.rglob("*.json") if file.is_file()):
+        _refuse_code(file, read_json(file))
     kind = config.get("model_type")
     if kind not in ARCHITECTURES:
         raise UserError(f"{path}: model_type {kind!r} is not supported; known: {', '.join(ARCHITECTURES)}")
@@ -174,13 +175,18 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _keys(value: Any) -> set[str]:
-    """Every key at every depth of a JSON value."""
-    if isinstance(value, dict):
-        return set(value).union(*(_keys(part) for part in value.values()))
-    if isinstance(value, list):
-        return set().union(*(_keys(part) for part in value))
-    return set()
+def _refuse_code(file: Path, value: Any) -> None:
+    for key in sorted(_keys(value, deep=not file.name.endswith(_LONG)) & _RUNS_CODE.keys()):
+        raise UserError(f"{file}: {key} is refused: {_RUNS_CODE[key]}")
+
+
+def _keys(value: Any, *, deep: bool = True) -> set[str]:
+    """Every key of a JSON value, at every depth if it is `deep`; one that is false, null or empty asks for nothing."""
+    if not isinstance(value, dict | list):
+        return set()
+    own = {key for key, part in value.items() if part} if isinstance(value, dict) else set()
+    parts = value.values() if isinstance(value, dict) else value
+    return own.union(*(_keys(part) for part in parts)) if deep else own
 
 
 def _weight_files(folder: Path) -> list[Path]:

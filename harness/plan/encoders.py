@@ -233,7 +233,7 @@ def folder_shape(folder: Path) -> EncoderShape:
     try:
         sizes = {size: next(_size(config[name]) for name in names if name in config) for size, names in _NAMES.items()}
         positions = _size(config.get("max_position_embeddings", 512))
-        types = _size(config.get("type_vocab_size") or 1)
+        types = _size(config["type_vocab_size"]) if config.get("type_vocab_size") else 0  # DeBERTa has none
         dropout = float(config.get("attention_probs_dropout_prob", config.get("attention_dropout", 0.1)))
     except (ValueError, TypeError, AttributeError, OverflowError, StopIteration) as error:
         raise DataError("sizes of the model are missing or no numbers", path) from error
@@ -242,7 +242,7 @@ def folder_shape(folder: Path) -> EncoderShape:
         folder.absolute().name,
         **sizes,
         positions=positions,
-        types=types if kind != "distilbert" and "type_vocab_size" in config else 0,
+        types=types if kind != "distilbert" else 0,
         max_len=min(512, positions),
         dropouts=1 if kind == "distilbert" else 2,
         attention_dropout=dropout > 0,

@@ -30,6 +30,7 @@ from harness.data.card import describe_faults
 from harness.errors import DataError, UserError
 from harness.files import MANIFEST, read_json, require_listed
 from harness.perf.saved import SPEED, Speed, read_speed
+from harness.printable import printable
 from harness.record import RunRecord, find_records, per_row_file
 from harness.report.trust import TRUST, Trust, read_trust
 
@@ -218,5 +219,5 @@ def _parsed(folder: Path, model: type[Model]) -> list[Model]:
             found.append(model.model_validate(read_json(path)))
         except (UserError, ValidationError) as error:
             reason = describe_faults(error, str(path))[0] if isinstance(error, ValidationError) else str(error)
-            print(f"warning: left out a damaged file. {reason.splitlines()[0]}", file=sys.stderr)  # noqa: T201
+            print(f"warning: left out a damaged file. {printable(reason.splitlines()[0])}", file=sys.stderr)  # noqa: T201
     return found

@@ -162,7 +162,7 @@ def _sentences(told: Sequence[str]) -> str:
 def _counted(cases: Sequence[Case]) -> str:
     held, tests = sum(case.holds for case in cases), sum(case.tests for case in cases)
     simulated = sum(bool(case.simulated) for case in cases)
-    also = f", {simulated} of them simulated because this machine cannot have the fault" if simulated else ""
+    also = f", {simulated} of them simulated, the reason beside it" if simulated else ""
     return f"{held} of {len(cases)} cases hold{also}; {tests:,} tests, a test of several cases counted in each."
 
 

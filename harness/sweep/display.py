@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from harness.printable import printable
 from harness.progress import clock, terminal
 from harness.sweep import Plan
 from harness.sweep.queue import Slot
@@ -91,7 +92,7 @@ class Lines:
 
     def say(self, line: str) -> None:
         """Prints a line."""
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +138,7 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         """Prints a line above the table."""
-        terminal().print(line, highlight=False, markup=False)
+        terminal().print(printable(line), highlight=False, markup=False)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -171,7 +172,9 @@ class LiveTable:
             remark = "best" if slot.number in best else row.get("reason") or ""
             cells = [str(epochs_of(slot) or ""), *figures, *point, seconds, remark]
             trial = str(slot.number if row["trial"] is None else row["trial"])
-            table.add_row(Text(trial), Text(word, style=_STYLES.get(word, "")), *map(Text, cells))
+            table.add_row(
+                Text(trial), Text(word, style=_STYLES.get(word, "")), *(Text(printable(cell)) for cell in cells)
+            )
         return Group(table, Text(self.totals()))
 
     def totals(self) -> str:

@@ -31,18 +31,23 @@ def join(plan: Plan) -> "tuple[Study, str]":
     Raises:
         UserError: There is one of that name for something else, or its database has lost trials.
     """
-    with alone(plan), _as_optuna_writes(plan), reading(plan):
+    with alone(plan), reading(plan):
         known = read_facts(plan.folder)
         if known:
             refuse_another(plan, known["identity"])
-        study = open_study(plan, create=True)
-        if "identity" not in study.user_attrs:
+        with _as_optuna_writes(plan):
+            study = open_study(plan, create=True)
+            begun = "identity" in study.user_attrs
+        if not begun:
             refuse_lost(plan, study, known)
             begin(study, plan, known.get("id") or new_group_id(plan))  # its run folders know the old id
-        refuse_another(plan, study.user_attrs["identity"])
-        refuse_another_search(plan, study)
+        with _as_optuna_writes(plan):
+            facts = study.user_attrs
+            identity, optuna, group = dict(facts["identity"]), str(facts["search"]["optuna"]), str(facts["id"])
+        refuse_another(plan, identity)
+        refuse_another_search(plan, optuna)
         refuse_lost(plan, study, known)
-        return study, str(study.user_attrs["id"])
+        return study, group
 
 
 @contextmanager
@@ -59,12 +64,12 @@ def _as_optuna_writes(plan: Plan) -> Iterator[None]:
 
 def begin(study: "Study", plan: Plan, group: str) -> None:
     """Writes into a new study what it is."""
-    with warnings.catch_warnings():
+    facts = {"id": group, "search": described(plan), "identity": plan.identity, "host": socket.gethostname()}
+    with _as_optuna_writes(plan), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the function is called experimental
         study.set_metric_names(list(plan.objectives))
-    facts = {"id": group, "search": described(plan), "identity": plan.identity, "host": socket.gethostname()}
-    for name, value in facts.items():
-        study.set_user_attr(name, value)
+        for name, value in facts.items():
+            study.set_user_attr(name, value)
 
 
 def new_group_id(plan: Plan) -> str:
@@ -81,7 +86,17 @@ def read_facts(folder: Path) -> dict[str, Any]:
     facts = read_json(path)
     if not isinstance(facts, dict) or not {"id", "identity", "slots"} <= facts.keys():
         raise DataError("not the facts of a study; move it away", path)
+    rows = facts["slots"] if isinstance(facts["slots"], list) else [None]
+    if not isinstance(facts["identity"], dict) or not all(map(_is_a_row, rows)):
+        raise DataError("not the facts of a study: its identity or its slots are damaged; move it away", path)
     return facts
+
+
+def _is_a_row(row: Any) -> bool:
+    """Whether a slot of study.json has what is compared with the database."""
+    if not isinstance(row, dict) or not {"slot", "state", "params", "values"} <= row.keys():
+        return False
+    return type(row["slot"]) is int and isinstance(row["state"], str) and isinstance(row["params"], dict)
 
 
 def refuse_another(plan: Plan, known: dict[str, Any]) -> None:
@@ -93,9 +108,9 @@ def refuse_another(plan: Plan, known: dict[str, Any]) -> None:
         )
 
 
-def refuse_another_search(plan: Plan, study: "Study") -> None:
+def refuse_another_search(plan: Plan, began: str) -> None:
     """Refuses to go on with another major version of Optuna, whose samplers are others of the same name."""
-    began, here = str(study.user_attrs["search"]["optuna"]), str(described(plan)["optuna"])
+    here = str(described(plan)["optuna"])
     if began.partition(".")[0] != here.partition(".")[0]:
         raise UserError(
             f"study {plan.study!r} was begun with Optuna {began}, here is {here}, which searches differently; install "
@@ -106,7 +121,8 @@ def refuse_another_search(plan: Plan, study: "Study") -> None:
 def refuse_lost(plan: Plan, study: "Study", known: dict[str, Any]) -> None:
     """Refuses a database with fewer ended trials than it once had, or with less of one of them."""
     ended = {row["slot"]: row for row in known.get("slots", []) if row["state"] in ENDED}
-    found = slots(study, max(ended, default=-1) + 1)
+    with _as_optuna_writes(plan):
+        found = slots(study, max(ended, default=-1) + 1)
     lost = [slot.number for slot in found if slot.number in ended and not _still_there(slot, ended[slot.number])]
     if lost:
         file = sqlite_file(plan.storage)

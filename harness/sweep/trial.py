@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from harness.config import Layer
 from harness.errors import Pruned, Terminated
+from harness.printable import printable
 from harness.record import RunRecord
 from harness.resume import Earlier
 from harness.run import resolve_config, run
@@ -175,7 +176,7 @@ class Attempt:
             raise Overtaken from error
 
     def _say(self, what: str) -> None:
-        print(f"trial {self.number}: {what}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"trial {self.number}: {printable(what)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Heartbeat:

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.errors import Terminated, UserError, terminate
 from harness.method import load_method
+from harness.printable import printable_lines
 from harness.sweep import plan_from
 from harness.sweep.queue import claim
 from harness.sweep.storage import open_study, patiently
@@ -60,7 +61,7 @@ def _end_with_the_sweep() -> None:
 
 
 def _refuse(reason: str) -> int:
-    print(f"error: {reason}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"error: {printable_lines(reason)}", file=sys.stderr, flush=True)  # noqa: T201
     return 2
 
 

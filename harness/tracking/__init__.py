@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 from harness.errors import Pruned, Terminated, UserError, terminate
 from harness.event import Event
 from harness.files import write_manifest
+from harness.printable import printable
 from harness.record import RunRecord, Status, write_record
 from harness.resume import Earlier, drop_cut_off_line
 from harness.tracking.events import LOG, EventLog, LogReader
@@ -122,7 +123,7 @@ class Journal:
                 return
             self.warnings.append(message)
         self.event("warning", message=message)
-        print(f"warning: {message}", file=sys.stderr)  # noqa: T201
+        print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
 
     def complete(self, record: RunRecord) -> None:
         """Hands over the finished record; it is written when the journal closes."""

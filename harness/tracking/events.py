@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.errors import DataError
 from harness.event import Event, parse_event
+from harness.files import place_inside
 from harness.record import utc_now
 
 LOG = "events.jsonl"
@@ -56,7 +57,7 @@ class LogReader:
 
     def read(self) -> list[Event]:
         """The next events, some megabytes at most; empty when there is nothing new."""
-        with self.path.open("rb") as stream:
+        with place_inside(self.path.parent, self.path.name).open("rb") as stream:
             stream.seek(self._offset)
             data = stream.read(_CHUNK)
             if len(data) == _CHUNK and b"\n" not in data:
@@ -72,9 +73,9 @@ class LogReader:
 
 def last_event(log: Path) -> Event:
     """The last complete line of a log if it is an event of ordinary length, as every `end` is; else empty."""
-    with log.open("rb") as stream:
+    with place_inside(log.parent, log.name).open("rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
-        last = stream.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+        last = stream.read(_TAIL).rpartition(b"\n")[0].rpartition(b"\n")[2]
     try:
         return parse_event(last, log, 0)
     except DataError:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from harness.errors import Terminated, UserError, terminate
+from harness.printable import printable
 from harness.record import utc_now
 from harness.runlock import this_process
 from harness.tracking.events import LOG, LogReader, has_ended
@@ -202,8 +203,8 @@ class Following:
         """Tells the user once that something is missing."""
         if not self.said:
             print(  # noqa: T201
-                f"warning: MLflow is out ({why}); the run goes on, events.jsonl has everything, and if it stays out "
-                f"`{how_to_sync(self._folder)}` sends it later",
+                f"warning: MLflow is out ({printable(why)}); the run goes on, events.jsonl has everything, and if it "
+                f"stays out `{how_to_sync(self._folder)}` sends it later",
                 file=sys.stderr,
             )
         self.said = True

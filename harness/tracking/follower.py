@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from harness.files import home
+from harness.printable import printable
 
 PATIENCE_SECONDS = 20.0
 """How long the end of a run waits for a follower that gets nowhere."""
@@ -111,7 +112,7 @@ class Follower:
             process.wait()
         if code not in (SENT, SAID):
             print(  # noqa: T201
-                f"warning: MLflow does not have everything of run {folder.name}; events.jsonl does, and "
+                f"warning: MLflow does not have everything of run {printable(folder.name)}; events.jsonl does, and "
                 f"`{how_to_sync(folder)}` sends it",
                 file=sys.stderr,
             )

@@ -60,14 +60,21 @@ class DistantClient(PatientClient):
     """A client of a server elsewhere: MLflow would copy files to whatever folder of this machine the server names."""
 
     def __getattr__(self, name: str) -> Any:
-        value = super().__getattr__(name)
-        return partial(self._send, value) if name in ("log_artifact", "log_artifacts") else value
+        if name in ("log_artifact", "log_artifacts"):
+            return partial(self._send, name)
+        return super().__getattr__(name)
 
-    def _send(self, call: Callable[..., Any], run_id: str, *arguments: Any) -> Any:
-        place = str(self.get_run(run_id).info.artifact_uri)
-        if urlsplit(place).scheme in ("", "file"):
+    def _send(self, name: str, run_id: str, *arguments: Any) -> None:
+        """Asks for the place once and uses what was judged; asked twice, a server may name two places."""
+        from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+        from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
+        from mlflow.store.artifact.runs_artifact_repo import RunsArtifactRepository
+
+        place = patiently(self._client._tracking_client._get_artifact_repo, run_id)
+        # runs:/ and models:/ stand for another place that the server names, which may be a folder as well
+        if isinstance(place, LocalArtifactRepository | ModelsArtifactRepository | RunsArtifactRepository):
             raise UserError("the server wants files in a folder of this machine; start it with --serve-artifacts")
-        return call(run_id, *arguments)
+        patiently(getattr(place, name), *arguments)
 
 
 def patiently(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from harness.allocator import keep_freed_memory
 from harness.batching import LabelPool, LabelSpace
 from harness.config import CheckpointSettings, ValidationSettings
+from harness.data.card import describe_faults
 from harness.errors import DataError, Terminated, UserError, out_of_memory
 from harness.repro import device_memory, peak_memory_gib
 from harness.tracking import Journal
@@ -89,8 +90,10 @@ class Training:
         try:
             self.position = Position.model_validate(state)
             stage = self.stages[self.position.stage]
-        except (ValidationError, IndexError) as error:
-            raise self._foreign(str(error).splitlines()[0]) from error
+        except ValidationError as error:
+            raise self._foreign(describe_faults(error, "its position")[0]) from error
+        except IndexError as error:
+            raise self._foreign("it is of a later stage than there are") from error
         if self.position.epoch > stage.epochs or self.position.batch > stage.source.steps:
             raise self._foreign("it stands behind the end of its stage")
         self._require_rates()

@@ -83,7 +83,7 @@ def _blocks(path: Path, size: int) -> Generator[bytes]:
             while block:
                 total += len(block)
                 if packed and (reason := explosion(path, total, LIMITS)):
-                    raise DataError(f"refused: {reason}", path)
+                    raise DataError(f"refused: {reason}; if you know it to be right, unpack it first", path)
                 ahead = reader.submit(read, size)
                 yield block
                 block = ahead.result()

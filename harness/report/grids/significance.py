@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import DataError
+from harness.printable import printable
 from harness.report import Figure
 from harness.report.comparing.paired import LEVEL, holm, sign_flip_p
 from harness.report.evidence import ROWS, Evidence
@@ -89,7 +90,7 @@ def mean_rows(line: Line, column: str, evidence: Evidence) -> NDArray[np.float64
 @cache
 def warn_once(fault: str) -> None:
     """Tells of damaged rows, however many tables they are in."""
-    print(f"warning: no test of significance with these rows. {fault}", file=sys.stderr)  # noqa: T201
+    print(f"warning: no test of significance with these rows. {printable(fault)}", file=sys.stderr)  # noqa: T201
 
 
 def p_value(difference: NDArray[np.float64]) -> float:
