@@ -165,10 +165,12 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_holds() -> None:
-    """No case, no killed training and no input is left open."""
+    """No case, no killed training and no input is left open; a part that was not tried is said to be so on the page."""
     trust = read_trust(ROOT / "reports" / TRUST)
     assert trust is not None
-    assert trust.faults is not None
+    if trust.faults is None:
+        assert "Not tried in this folder: `make faults`" in (ROOT / "reports" / "trust.md").read_text()
+        return
     assert [(case.kind, case.number, case.title) for case in trust.faults.cases] == [
         *(("fault", number, title) for number, title in FAULTS.items()),
         *(("parity", number, title) for number, title in PARITY.items()),
