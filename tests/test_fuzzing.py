@@ -175,6 +175,7 @@ _TRUSTED = {
     "harness.cli.running.run": "reads what the bench that started it wrote for it",
     "harness.data.check": "reads the manifest of what it has just prepared and verified",
     "harness.data.sources.debian.DebianSource.write": "reads the copy it made, verified by its manifest",
+    "harness.doctor._open_still": "asks two readers of logs, which are fed as reap and sync use them",
     "harness.data.sources.pydocs": "reads what its own child process printed",
     "harness.files.write_manifest": "reads what it has just written down",
     "harness.model.forest": "reads what its own child process wrote; a saved forest is verified by its manifest",

@@ -19,7 +19,7 @@ MAY_BE_HEAVY = {
     "harness.train",
     "methods",
 }
-LEAVES = {"errors", "files", "registry", "progress", "yaml", "metrics", "hits", "repro", "allocator"}
+LEAVES = {"errors", "files", "printable", "registry", "progress", "yaml", "metrics", "hits", "repro", "allocator"}
 
 
 def module_of(path: Path) -> str:

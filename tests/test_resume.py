@@ -69,18 +69,20 @@ def test_killed_before_the_first_checkpoint_starts_again(
 def test_killed_while_mining(
     part: str, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes], account: Account
 ) -> None:
-    """fault 3: in the second mining, before step 13, which is not in any checkpoint"""
+    """fault 3: in the second mining; the checkpoint of step 12 is written beside it, or not there yet"""
     from harness.train import mining
 
     assert in_child(lambda: kill_in_call(mining, part, 2), tmp_path / "said") == -signal.SIGKILL
     folder = only_run(workspace)
-    assert (saved_steps(folder)[-1], mined_at(folder)) == (12, [4])
+    saved = saved_steps(folder)[-1]
+    assert saved in (8, 12)
+    assert mined_at(folder) == [4]
     with steps_done() as steps:
         assert_same(taken_up(workspace), whole)
-    assert list(steps) == [13, 14, 15, 16]
+    assert list(steps) == list(range(saved + 1, STEPS + 1))
     assert mined_at(folder) == [4, 12]
     account.did(f"SIGKILL inside {part}() of the second mining, after step 12 of {STEPS}")
-    account.saw(f"mined again before step {min(steps)}, trained {len(steps)} steps; weights and metrics bit-equal")
+    account.saw(f"gone on from step {saved}, mined again after step 12; weights and metrics bit-equal")
 
 
 def mined_at(folder: Path) -> list[int]:
