@@ -260,7 +260,10 @@ def _splits_at_spaces(tokenizer: Tokenizer) -> bool:
 def _flatten(ids: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Concatenated ids [T] and row lengths [n]."""
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    return np.fromiter(chain.from_iterable(ids), dtype=dtype, count=int(lengths.sum())), lengths
+    try:
+        return np.fromiter(chain.from_iterable(ids), dtype=dtype, count=int(lengths.sum())), lengths
+    except OverflowError as error:
+        raise UserError(f"the tokenizer gives ids that are not in its vocabulary ({error}); take another") from error
 
 
 @contextmanager
