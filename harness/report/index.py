@@ -99,8 +99,8 @@ def _code(text: str) -> str:
 
 _FAST = """[speed.md](speed.md): how fast the code is against named references, on which machine; step time and memory
   over the number of labels, and every ratio against its target, as figures. Tables: {forms}."""
-_TRIED = """[trust.md](trust.md): every case of the fault list, what was done and what happened; trainings killed and
-  taken up again; hostile input to every loader."""
+_TRIED = """[trust.md](trust.md): what was tried on purpose and what happened: fault list, trainings killed and taken up
+  again, hostile input; it says what was not tried in this folder."""
 _UNTRIED = "Trust: not tried in this folder; `make faults` does."
 _UNMEASURED = "Speed: not measured in this folder; `python -m harness perf --write` measures it."
 
