@@ -21,7 +21,8 @@ from tests.training_runs import STEPS, config, in_child, only_run
 from tests.trust.accounts import Account
 
 Whole = tuple[tuple[RunRecord, bytes], dict[int, NDArray[np.int64]]]
-SAVING: dict[str, Any] = {"min_seconds": 1000.0, "every_steps": 3}
+SAVING: dict[str, Any] = {"min_seconds": 1000.0, "every_steps": 3, "background": "never"}
+"""A kill after step 7 then finds step 6 on disk; written beside the training, it may not be there yet."""
 
 
 @pytest.fixture(scope="module")
