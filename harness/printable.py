@@ -17,8 +17,9 @@ _JOINERS = {"\N{ZERO WIDTH JOINER}", "\N{ZERO WIDTH NON-JOINER}"}
 """Scripts and emoji are spelt with them, and they act on their neighbours alone."""
 _SEEN = {*map(chr, range(0x600, 0x606)), "\u06dd", "\u070f", "\u08e2"}
 """Formats by category, but signs that are drawn: Arabic ones of numbers, years and verses, the Syriac abbreviation."""
-_PIECE = re.compile("\U0001f3f4[\U000e0020-\U000e007f]+|.", re.DOTALL)
-"""A character, or a flag with its tags: Scotland's is a black flag and the letters gbsct, which nothing else shows."""
+_PIECE = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f|.", re.DOTALL)
+"""A character, or a flag with its tags: Scotland's is a black flag, the letters gbsct and an end, which only together
+are seen. No region has more than six, so that no message hides there."""
 
 
 def printable(text: str) -> str:

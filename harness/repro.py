@@ -73,9 +73,12 @@ def version_of(package: str) -> str | None:
 
 
 @cache
-def git_state() -> dict[str, Any]:
-    """Commit and dirty flag of the checkout the harness runs from; a diff's hash when it is dirty."""
-    root = Path(__file__).parents[1]
+def git_state(root: Path = Path(__file__).parents[1]) -> dict[str, Any]:
+    """Commit and dirty flag of the checkout the harness runs from; a diff's hash when it is dirty.
+
+    Reports are left out: they follow from runs, no run follows from them, and a long bench collects them as it goes.
+    """
+    code = ("--", ".", ":(exclude)reports")
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=20, check=True)  # noqa: S607  the git of the user
@@ -84,10 +87,10 @@ def git_state() -> dict[str, Any]:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != root.resolve():
             return {"commit": None, "dirty": None}
-        changes = git("status", "--porcelain")
+        changes = git("status", "--porcelain", *code)
         state: dict[str, Any] = {"commit": git("rev-parse", "HEAD"), "dirty": bool(changes)}
         if changes:
-            state["diff_sha256"] = hashlib.sha256(git("diff", "HEAD").encode()).hexdigest()
+            state["diff_sha256"] = hashlib.sha256(git("diff", "HEAD", *code).encode()).hexdigest()
         return state
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

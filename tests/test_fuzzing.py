@@ -100,6 +100,11 @@ _TEMPLATE = {
 }
 _NOTHING = b"{'descr': '|S0', 'fortran_order': False, 'shape': (260,), }"
 _METRICS = _START + b'}\n{"event": "metrics", "time": "2026-01-01T00:00:00+00:00", "step": %d, "values": {}}\n'
+_BEYOND = _TOKENIZER | {
+    "model": _TOKENIZER["model"] | {"vocab": {"a": 0, "?": 1}},
+    "post_processor": _TEMPLATE | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [70_000], "tokens": ["[CLS]"]}}},
+}
+"""Puts a token before every text whose id no two bytes hold."""
 _FOUND = [
     ("package-array", b"\x93NUMPY\x01\x00" + len(_NOTHING).to_bytes(2, "little") + _NOTHING),
     ("checkpoint-state", b"[]"),
@@ -133,6 +138,7 @@ _FOUND = [
     ("tokenizer", json.dumps(_TOKENIZER).encode()),
     ("tokenizer", json.dumps(_TOKENIZER | {"post_processor": _TEMPLATE}).encode()),
     ("tokenizer", json.dumps(_TOKENIZER | {"model": _TOKENIZER["model"] | {"vocab": {}}}).encode()),
+    ("tokenizer", json.dumps(_BEYOND).encode()),
     ("set-word", b"device=cuda:" + b"9" * 5_000),
     ("size-word", b"9" * 400 + b"GB"),
 ]

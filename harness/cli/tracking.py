@@ -15,6 +15,7 @@ import typer
 from harness.cli.show import print_json, print_table, say
 from harness.errors import UserError
 from harness.files import home
+from harness.printable import printable
 
 if TYPE_CHECKING:
     from harness.tracking.syncing import Outcome
@@ -54,7 +55,7 @@ def sync(
         print_json({"looked_at": len(outcomes), "sent": counts["sent"], "complete": counts["complete"], **listed})
     else:
         for outcome in named:
-            say(f"{outcome.result}: {outcome.run}: {outcome.reason}")
+            say(f"{outcome.result}: {printable(outcome.run)}: {printable(outcome.reason)}")
         say(
             f"{len(outcomes)} runs looked at: {counts['sent']} sent, {counts['complete']} already complete, "
             f"{counts['running']} at work, {counts['failed']} failed"
