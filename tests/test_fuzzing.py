@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -242,11 +242,10 @@ def _named(node: ast.AST) -> set[str]:
 
 def test_no_reader_is_left_out(sandbox: Sandbox) -> None:
     """Every function that turns bytes into values is entered by a target, or there is a reason why it need not be."""
-    entered: set[tuple[str, str]] = set()
+    seen: set[CodeType] = set()
 
     def noted(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            entered.add((frame.f_code.co_filename, frame.f_code.co_name))
+        seen.add(frame.f_code)
 
     threading.setprofile(noted)
     sys.setprofile(noted)
@@ -258,6 +257,7 @@ def test_no_reader_is_left_out(sandbox: Sandbox) -> None:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+    entered = {(code.co_filename, code.co_name) for code in seen}
     readers = _reading_functions()
     assert len(readers) > 50
     left_out = [

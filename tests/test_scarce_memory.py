@@ -60,7 +60,7 @@ def test_a_search_without_memory_for_its_block_halves_it(tmp_path: Path, account
         np.testing.assert_array_equal(found["ids"], whole.ids)
         np.testing.assert_array_equal(found["scores"], whole.scores)
         sizes = found["sizes"].tolist()
-    assert sizes[0] == 512  # how often it has to halve depends on memory that earlier tests have given back
+    assert sizes[0] == 512
     account.did("evaluation capped at 100 MiB (RLIMIT_AS), its block of scores takes 256 MiB")
     account.saw(f"blocks of {', '.join(map(str, sizes))} queries instead of 1,024; labels and scores identical")
 

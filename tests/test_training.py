@@ -93,15 +93,15 @@ def test_every_epoch_says_what_it_did(workspace: Path) -> None:
 
 
 def test_training_beats_the_frozen_encoder(workspace: Path) -> None:
-    settings = {"epochs": 15, "lr_classifier": 1e-2, "bce_weight": 0.0}
-    trained = run(config(dataset="synthetic", **settings), track="none")
+    dataset, settings = "synthetic:train=1000,test=250,labels=250", {"lr_classifier": 1e-2, "bce_weight": 0.0}
+    trained = run(config(dataset=dataset, epochs=8, **settings), track="none")
     assert set(trained.views) == {"concat", "de", "clf"}
     assert trained.views["concat"] == trained.metrics
     frozen = {"encoder": "tiny"}
     from harness.config import Layer
     from harness.run import resolve_config
 
-    zero = run(resolve_config("zeroshot", "synthetic", [Layer("test", frozen)])[0], track="none")
+    zero = run(resolve_config("zeroshot", dataset, [Layer("test", frozen)])[0], track="none")
     assert trained.metrics["P@1"] > zero.metrics["P@1"] + 5
 
 
