@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -153,6 +153,8 @@ class SearchRange(Settings):
     """Draw evenly on a logarithmic scale."""
     step: int | float | None = None
     choices: list[int | float | str | bool | None] | None = None
+    rate: Literal["encoder", "heads", "classifier", "one_vs_all"] | None = None
+    """Which learning rate of the encoder a setting that is null stands for."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

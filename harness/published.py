@@ -23,6 +23,8 @@ from harness.method import METHOD_FOLDER
 from harness.yaml import read_yaml
 
 PUBLISHED_FOLDER = METHOD_FOLDER / "published"
+TUNED_FOLDER = METHOD_FOLDER / "tuned"
+"""Tables of our own, in the same form but without printed figures; see `harness.tuning`."""
 
 COLUMNS = {
     "d": "size of the vectors that are searched",
@@ -75,6 +77,8 @@ class PublishedRow(_Frozen):
     """In what respect the settings are not the paper's method but the nearest thing here."""
     absent: str = ""
     """Why there is no method for this row."""
+    chosen: str = ""
+    """Of a table of our own: where the settings come from."""
 
     @property
     def name(self) -> str:
@@ -111,6 +115,8 @@ class PublishedTable(_Frozen):
     """Its columns: metrics of `harness.metrics` or `COLUMNS`."""
     unsaid: list[str]
     """What the paper left open about all rows."""
+    seeds: dict[str, list[int]] = {}
+    """Of a table of our own, by dataset: what `bench --table` runs unless it is given others."""
     rows: list[PublishedRow] = Field(min_length=1)
 
     @field_validator("metrics")
@@ -131,6 +137,11 @@ class PublishedTable(_Frozen):
             if list(row.results) != self.metrics:
                 raise ValueError(f"row {row.row!r}: results must have the columns {', '.join(self.metrics)}, in order")
         return self
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a table of ours, so that no figures are printed beside those that are measured."""
+        return bool(self.seeds)
 
     @property
     def datasets(self) -> list[str]:
@@ -154,13 +165,14 @@ def read_table(path: Path) -> PublishedTable:
 
 
 def table_paths() -> dict[str, Path]:
-    """Every table's file by name."""
-    return {path.stem: path for path in sorted(PUBLISHED_FOLDER.glob("*.yaml"))}
+    """Every table's file by name, our own first."""
+    folders = (TUNED_FOLDER, PUBLISHED_FOLDER)
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
 @cache
 def published_table(name: str) -> PublishedTable:
-    """One table by name; nothing else is read."""
+    """One table by name, a paper's or our own; nothing else is read."""
     paths = table_paths()
     if name not in paths:
         raise unknown_name("published table", name, paths)
@@ -168,7 +180,7 @@ def published_table(name: str) -> PublishedTable:
 
 
 def published_tables() -> dict[str, PublishedTable]:
-    """All tables by name."""
+    """All tables by name, our own first."""
     return {name: published_table(name) for name in table_paths()}
 
 

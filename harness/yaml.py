@@ -101,20 +101,20 @@ def format_yaml(values: Mapping[str, Any]) -> str:
 
 def _format_mapping(values: Mapping[str, Any], depth: int, lines: list[str]) -> None:
     for key, value in values.items():
-        start = f"{'  ' * depth}{_format_flow(str(key))}:"
+        start = f"{'  ' * depth}{format_flow(str(key))}:"
         if isinstance(value, Mapping) and value:
             lines.append(start)
             _format_mapping(value, depth + 1, lines)
         else:
-            lines.append(f"{start} {_format_flow(value)}")
+            lines.append(f"{start} {format_flow(value)}")
 
 
-def _format_flow(value: Any) -> str:
+def format_flow(value: Any) -> str:
     """A value on one line: scalars, and lists and mappings in brackets."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_format_flow(str(key))}: {_format_flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{format_flow(str(key))}: {format_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_format_flow, value)) + "]"
+        return "[" + ", ".join(map(format_flow, value)) + "]"
     if isinstance(value, str):
         return _format_text(value)
     if value is None or isinstance(value, bool):

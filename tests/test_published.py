@@ -120,12 +120,13 @@ def test_every_table_has_all_its_rows() -> None:
     found = {
         name: (len(table.rows), sum(bool(row.method) for row in table.rows), sum(bool(row.slip) for row in table.rows))
         for name, table in published_tables().items()
+        if not table.own
     }
     assert found == COUNTS
 
 
 def test_the_readme_counts_the_rows_as_they_are() -> None:
-    count = sum(len(table.rows) for table in published_tables().values())
+    count = sum(len(table.rows) for table in published_tables().values() if not table.own)
     assert f"{count} published rows" in (Path(__file__).parents[1] / "README.md").read_text()
 
 

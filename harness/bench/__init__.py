@@ -28,7 +28,8 @@ class Request:
     """Names with commas between; `all` for every one, a leading minus leaves one out."""
     datasets: str | None
     """None for those of the tables."""
-    seeds: str
+    seeds: str | None
+    """None for those of the tables, and 0 where they name none."""
     encoder: str | None = None
     settings: tuple[str, ...] = ()
     """`key=value` for all methods, `method:key=value` for one."""

@@ -82,7 +82,7 @@ def plan(request: Request) -> list[Cell]:
     """
     faults = Faults()
     chosen, datasets = chosen_methods(request.methods, faults), known_datasets(request.datasets or "", faults)
-    seeds = parsed_seeds(request.seeds, faults)
+    seeds = parsed_seeds("0" if request.seeds is None else request.seeds, faults)
     layers = setting_layers(request, chosen, faults)
     wanted = [Wanted(method, method, dataset, layers[method]) for dataset in datasets for method in chosen]
     cells, missing = resolved(wanted, seeds, faults)
@@ -92,8 +92,12 @@ def plan(request: Request) -> list[Cell]:
     return in_order(wanted, cells)
 
 
-def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[list[list[Cell]], dict[str, str]]:
+def resolved(
+    wanted: list[Wanted], seeds: list[int] | dict[str, list[int]], faults: Faults
+) -> tuple[list[list[Cell]], dict[str, str]]:
     """The cells of each, one per seed, and a sentence for every dataset that is not here, whose cells are none.
+
+    Seeds may go by dataset.
 
     Raises every fault found so far, if there is one.
     """
@@ -117,7 +121,11 @@ def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[li
     if not missing:
         faults.refuse(names, datasets)
     cells = [
-        [_cell(*drafts[place], seed, described[place], one.variant) for seed in seeds] if place in described else []
+        [
+            _cell(*drafts[place], seed, described[place], one.variant)
+            for seed in (seeds if isinstance(seeds, list) else seeds[one.dataset])
+            if place in described
+        ]
         for place, one in enumerate(wanted)
     ]
     return cells, missing

@@ -81,7 +81,7 @@ def plan_tables(request: Request) -> TablePlan:
     faults = Faults()
     tables = _named_tables(request.tables or "", faults)
     datasets = None if request.datasets is None else known_datasets(request.datasets, faults)
-    seeds = parsed_seeds(request.seeds, faults)
+    given = None if request.seeds is None else parsed_seeds(request.seeds, faults)
     lines = _chosen_lines(tables, datasets, request.methods, faults)
     runnable = [line for line in lines if line.method]
     layers = setting_layers(request, list(dict.fromkeys(str(line.method) for line in runnable)), faults)
@@ -89,6 +89,7 @@ def plan_tables(request: Request) -> TablePlan:
     wanted: dict[str, Wanted] = {}
     for line in runnable:
         wanted.setdefault(line.run, _wanted(line, layers))
+    seeds = {line.dataset: given or line.table.seeds.get(line.dataset, [0]) for line in runnable}
     cells, missing = resolved(list(wanted.values()), seeds, faults)
     by_run = dict(zip(wanted, cells, strict=True))
     if not any(cells):

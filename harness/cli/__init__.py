@@ -20,6 +20,7 @@ from harness.cli import (
     running,
     sweeping,
     tracking,
+    tuning,
     using,
 )
 from harness.cli.show import say
@@ -47,6 +48,7 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 app.command("run")(running.run)
 app.command("bench")(benching.bench)
 app.command("sweep")(sweeping.sweep)
+app.command("tune")(tuning.tune)
 app.command("plan")(planning.plan)
 app.command("predict")(using.predict)
 app.command("export")(using.export)

@@ -53,7 +53,10 @@ def bench(
             help=f"Names (`harness ls datasets`) or folders. Default: {DEFAULT_DATASET}, or those of the table.",
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="0,1,2", help="Random seeds.")] = "0",
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2", help="Random seeds. Default: those of the table if it names any, else 0."),
+    ] = None,
     table: Annotated[
         str | None, typer.Option(metavar="ID,ID", help="Rows of published tables instead; `harness ls published`.")
     ] = None,

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,10 @@ from harness import DEFAULT_DATASET, DEFAULT_METHOD
 from harness.cli.show import print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
-    from harness.sweep import Plan, Request
+    from collections.abc import Callable
+    from signal import Signals
+
+    from harness.sweep import Plan, Request, Timing
     from harness.sweep.queue import Slot
 
 EXAMPLES = """
@@ -117,16 +121,44 @@ def sweep(
 sweep.__doc__ = f"{sweep.__doc__}\n{EXAMPLES}"
 
 
-def _sweep(request: "Request", timing: Any, workers: int, recover: bool, as_json: bool) -> int:
+def _sweep(request: "Request", timing: "Timing", workers: int, recover: bool, as_json: bool) -> int:
     """Plans, runs and shows; returns the exit code."""
-    from harness.sweep.display import counted, make_display
+    from harness.progress import clock
+    from harness.sweep.display import counted
+
+    began = time.monotonic()
+    done = run_sweep(request, timing, workers, recover)
+    if as_json:
+        print_json(done.facts())
+    else:
+        _show(done.plan, done.slots)
+    say(f"{counted(done.slots, done.plan)}; {clock(time.monotonic() - began)}", err=as_json)
+    if done.signal is not None:
+        say(f"stopped by {done.signal.name}; to go on: {how_to_go_on(request, workers)}", err=True)
+        return 128 + done.signal
+    return 0 if any(slot.state == "COMPLETE" for slot in done.slots) else 1
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep that has ended, or was cut short by a signal."""
+
+    plan: "Plan"
+    slots: "list[Slot]"
+    signal: "Signals | None"
+    facts: "Callable[[], dict[str, Any]]"
+    """For programs."""
+
+
+def run_sweep(request: "Request", timing: "Timing", workers: int, recover: bool = False) -> Swept:
+    """Plans a sweep and works on it until every trial has ended or a signal arrives."""
+    from harness.sweep.display import make_display
     from harness.sweep.joining import join
     from harness.sweep.keeping import Keeper
     from harness.sweep.loop import Loop
     from harness.sweep.plan import make_plan
     from harness.sweep.results import Results
 
-    began = time.monotonic()
     plan = make_plan(request, timing)
     if recover:
         _recover(plan)
@@ -134,17 +166,7 @@ def _sweep(request: "Request", timing: Any, workers: int, recover: bool, as_json
     _introduce(plan)
     loop = Loop(plan, study, group, make_display(plan), Keeper(plan, study, group), workers)
     signal = loop.run()
-    if as_json:
-        print_json(Results(plan, study, group).facts())
-    else:
-        _show(plan, loop.slots)
-    from harness.progress import clock
-
-    say(f"{counted(loop.slots, plan)}; {clock(time.monotonic() - began)}", err=as_json)
-    if signal is not None:
-        say(f"stopped by {signal.name}; to go on: {how_to_go_on(request, workers)}", err=True)
-        return 128 + signal
-    return 0 if any(slot.state == "COMPLETE" for slot in loop.slots) else 1
+    return Swept(plan, loop.slots, signal, lambda: Results(plan, study, group).facts())
 
 
 def _recover(plan: "Plan") -> None:

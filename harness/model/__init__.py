@@ -6,7 +6,7 @@ and its own keyword options and returns a `harness.model.encoder.Encoder`.
 
 import inspect
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,7 +15,7 @@ from harness.errors import UserError, unknown_name
 from harness.registry import Registry
 
 if TYPE_CHECKING:
-    from harness.model.encoder import Encoder
+    from harness.model.encoder import Encoder, LearningRates
 
 ENCODERS: "Registry[Encoder]" = Registry("encoder", group="xmc_harness.encoders")
 ENCODERS.register(
@@ -52,6 +52,15 @@ _NOT_OPTIONS = ("name", "seed", "max_len")
 def is_folder(name: str) -> bool:
     """Whether an encoder's name means a model folder: it contains a slash, or nobody registered it and it exists."""
     return "/" in name or (name not in ENCODERS and files.is_folder(name))
+
+
+def learning_rates(name: str) -> "LearningRates | None":
+    """What an encoder trains with unless a setting says otherwise, by the class its factory builds; None if unknown."""
+    try:
+        kind = get_type_hints(check_encoder(name, {})).get("return")
+    except NameError:  # of somebody else's factory
+        return None
+    return getattr(kind, "learning_rates", None)
 
 
 def check_encoder(name: str, options: dict[str, Any]) -> Any:

@@ -202,11 +202,16 @@ def read_evidence(folder: Path) -> Evidence:
     Measured speed is one file, and so is what was tried, so a damaged one raises: without it, all that was made from it
     would seem to be stale.
     """
-    studies = _parsed(folder / "studies", Study)
+    studies = read_studies(folder)
     neighbours = {one.dataset: one for one in _parsed(folder / "neighbours", Neighbours)}
     runs = folder / "runs"
     speed, trust = read_speed(folder / SPEED), read_trust(folder / TRUST)
     return Evidence(tuple(find_records([runs])), tuple(studies), neighbours, (runs,), speed, trust)
+
+
+def read_studies(folder: Path) -> list[Study]:
+    """The studies in a folder of reports; what is damaged is told and left out."""
+    return _parsed(folder / "studies", Study)
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -65,6 +65,8 @@ class Plan:
     layers: tuple[Layer, ...]
     """Settings that all trials share."""
     space: dict[str, SearchRange]
+    start: dict[str, Any]
+    """The point of the first trial: the settings as they stand, where they lie in the ranges."""
     objectives: tuple[str, ...]
     seed: int
     trials: int

@@ -87,17 +87,20 @@ def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False
         if stopped():
             return
         if not slot.trials:
-            enqueue(study, {"slot": slot.number, "attempts": 0})
+            enqueue(study, {"slot": slot.number, "attempts": 0}, point=plan.start if slot.number == 0 else {})
 
 
-def enqueue(study: "Study", attributes: dict[str, Any], like: "FrozenTrial | None" = None) -> None:
-    """Adds a waiting trial; `like` another one, with its point and what it has reported."""
+def enqueue(
+    study: "Study", attributes: dict[str, Any], like: "FrozenTrial | None" = None, point: dict[str, Any] | None = None
+) -> None:
+    """Adds a waiting trial; `like` another one, with its point and what it has reported, or with values of `point`."""
     from optuna.trial import TrialState, create_trial
 
     study.add_trial(
         create_trial(
             state=TrialState.WAITING,
             user_attrs=attributes,
+            system_attrs={"fixed_params": point} if point else None,  # as `Study.enqueue_trial` does
             params=like.params if like else {},
             distributions=like.distributions if like else {},
             intermediate_values=like.intermediate_values if like else {},

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from harness.config import Layer
+from harness.config import Layer, RunConfig
 from harness.errors import DataError, UserError
 from harness.method import SearchRange, method_card_path, read_method_card
+from harness.model import learning_rates
 from harness.sweep.ranges import (
     Space,
     Value,
@@ -51,6 +52,7 @@ __all__ = [
     "from_json",
     "parse_over",
     "settings_of",
+    "start",
     "suggest",
     "to_json",
 ]
@@ -135,6 +137,43 @@ def _suggest(trial: "BaseTrial", name: str, given: SearchRange) -> Value:
     return trial.suggest_float(name, low, high, step=given.step, log=given.log)
 
 
+def start(space: Space, config: RunConfig) -> dict[str, Value]:
+    """What the settings say before a point is drawn, by range; without ranges that this lies outside of."""
+    found = {name: _set_to(given, config) for name, given in space.items()}
+    return {name: value for name, value in found.items() if _lies_in(value, space[name])}
+
+
+def _set_to(given: SearchRange, config: RunConfig) -> Value:
+    """The one value of all knobs of a range; None if they differ."""
+    values = {knob: _setting(config, knob) for knob in given.knobs}
+    first = next(iter(values.values()))
+    if any(value != first for value in values.values()):
+        return None
+    if first is None and given.rate is not None:
+        rates = learning_rates(config.encoder)
+        first = getattr(rates, given.rate) if rates else None
+    return first if isinstance(first, int | float | str) else None
+
+
+def _setting(config: RunConfig, knob: str) -> Any:
+    first, *inner = knob.removeprefix("params.").split(".")
+    value: Any = config.params if first in config.params else config
+    for part in (first, *inner):
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    return value
+
+
+def _lies_in(value: Value, given: SearchRange) -> bool:
+    if given.choices is not None:
+        return (type(value), value) in [(type(each), each) for each in given.choices]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high = ends_of(given)
+    steps = (value - low) / given.step if given.step else 0.0
+    fits = isinstance(low, float) or isinstance(value, int)
+    return fits and low <= value <= high and abs(steps - round(steps)) < 1e-9
+
+
 def to_json(space: Space) -> dict[str, Any]:
     """A space as JSON values; `from_json` gives the same space back."""
     return {name: given.model_dump(mode="json", exclude_defaults=True) for name, given in space.items()}
@@ -186,8 +225,8 @@ def _range_of(item: str, declared: Space, params: type[BaseModel]) -> tuple[str,
     name, separator, written = (part.strip() for part in item.partition("="))
     name = name if name in declared else bare(name)
     if separator:
-        knobs = declared[name].knobs if name in declared else ()
-        return name, settle(name, _inline(name, written).model_copy(update={"knobs": knobs}), params, declared)
+        kept = {"knobs": declared[name].knobs, "rate": declared[name].rate} if name in declared else {}
+        return name, settle(name, _inline(name, written).model_copy(update=kept), params, declared)
     for known, given in declared.items():
         if name == known or name in map(bare, given.knobs):
             return known, settle(known, given, params, declared)

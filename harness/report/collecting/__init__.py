@@ -74,6 +74,15 @@ def collect(runs: list[Path], studies: Path | None, datasets: list[str], out: Pa
     return Collected(len(records), len(found), done, tuple(shelf.written), tuple(shelf.left_out))
 
 
+def keep_study(folder: Path, out: Path) -> list[Path]:
+    """Gathers one study, as far as its trials have ended; the file, if it is new or has new content."""
+    shelf = _Shelf(out)
+    study = read_study(folder / "study.json")
+    if study.trials:
+        shelf.keep(f"studies/{study.name}.json", _json(study.model_dump(mode="json")))
+    return shelf.written
+
+
 class _Shelf:
     """Writes what is new."""
 

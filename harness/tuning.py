@@ -1,0 +1,210 @@
+"""Settings for a table of our own: every row gets the same small search on held-out train rows, and its best trial.
+
+    methods/tuning/<table>.yaml -> a study per row and dataset -> methods/tuned/<table>.yaml -> `bench --table`
+
+The table that comes out is like one of a paper, without printed figures: `run --published` takes its rows. It is a
+function of the studies in reports/studies, so that anybody can see where its settings come from.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from harness.config import Settings
+from harness.data.card import describe_faults
+from harness.errors import UserError, unknown_name
+from harness.files import write_text
+from harness.method import METHOD_FOLDER, load_method
+from harness.published import TUNED_FOLDER
+from harness.report.evidence import Study, Trial, read_studies
+from harness.sweep import Request
+from harness.sweep.space import Space, parse_over, settings_of
+from harness.yaml import format_flow, read_yaml
+
+TUNING_FOLDER = METHOD_FOLDER / "tuning"
+_DIGITS = 3
+"""Of a number that was drawn: more would not be told from chance."""
+
+
+class TuningRow(Settings):
+    """One line of the table, on every dataset that it does not leave out."""
+
+    row: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    label: str
+    method: str
+    settings: dict[str, Any] = Field(default={})
+    """The same in all trials: what makes it this row."""
+    over: str = ""
+    """Ranges as `sweep --over` takes them; empty for a row without a search."""
+    datasets: list[str] = Field(default=[])
+    """Where it is run; empty for everywhere."""
+    untuned: str = ""
+    """Why nothing is searched."""
+
+
+class Tuning(Settings):
+    """A table that is yet to be run, and how its settings are searched."""
+
+    table: str
+    caption: str
+    metrics: list[str]
+    objectives: list[str] = Field(min_length=1, max_length=2)
+    """What counts on held-out rows: the largest sum."""
+    trials: int = Field(ge=1)
+    held_out: float = Field(gt=0, lt=1)
+    """Share of the train rows that trials are judged on."""
+    seeds: dict[str, list[int]]
+    """By dataset."""
+    rows: list[TuningRow] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "Tuning":
+        names = [row.row for row in self.rows]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"rows named twice: {', '.join(sorted(twice))}")
+        for row in self.rows:
+            if strange := [name for name in row.datasets if name not in self.seeds]:
+                raise ValueError(f"row {row.row!r}: {', '.join(strange)} has no seeds")
+        return self
+
+    def cells(self) -> Iterator[tuple[str, TuningRow]]:
+        """Dataset and row, in the order of the table."""
+        for dataset in self.seeds:
+            for row in self.rows:
+                if not row.datasets or dataset in row.datasets:
+                    yield dataset, row
+
+    def study(self, row: TuningRow, dataset: str) -> str:
+        """The name of a row's study."""
+        return f"{self.table}-{row.row}-{dataset}"
+
+    def request(self, row: TuningRow, dataset: str, track: str) -> Request:
+        """The sweep of a row; its trials look at the held-out rows once, after the last epoch, as a final run does."""
+        own = {key: value for key, value in row.settings.items() if key != "encoder"}
+        fixed = {"validation": {"size": self.held_out, "every_epochs": _ONCE}, **own}
+        return Request(
+            method=row.method,
+            dataset=dataset,
+            trials=self.trials,
+            encoder=row.settings.get("encoder"),
+            over=row.over,
+            objective=",".join(self.objectives),
+            settings=tuple(_words(fixed)),
+            study=self.study(row, dataset),
+            track=track,
+        )
+
+
+_ONCE = 10_000
+"""More epochs than any training has: held-out rows are looked at after the last one alone."""
+
+
+def tunings() -> dict[str, Path]:
+    """Every file by the name of its table."""
+    return {path.stem: path for path in sorted(TUNING_FOLDER.glob("*.yaml"))}
+
+
+def read_tuning(name: str) -> Tuning:
+    """One by name; all faults of its form are told together."""
+    if name not in tunings():
+        raise unknown_name("table to tune", name, tunings())
+    path = tunings()[name]
+    try:
+        tuning = Tuning.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, str(path), Tuning))) from error
+    if tuning.table != path.stem:
+        raise UserError(f"{path}: table is {tuning.table!r} but the file is called {path.stem!r}; make them equal")
+    return tuning
+
+
+def chosen(study: Study) -> Trial | None:
+    """The trial with the largest sum of its objectives, the earliest of several; None if none came to its end."""
+    ended = [trial for trial in study.trials if trial.state == "COMPLETE"]
+    return max(ended, key=lambda trial: (sum(trial.values.values()), -trial.number), default=None)
+
+
+def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str:
+    """The file of the table, with every row whose search has ended.
+
+    Args:
+        tuning: What was searched.
+        studies: By name.
+    """
+    lines = [
+        f"# Made from reports/studies by `python -m harness tune {tuning.table}`; change methods/tuning instead.",
+        f"# Numbers that were drawn have {_DIGITS} digits.",
+        f"table: {tuning.table}",
+        "source: this repository",
+        f"caption: {format_flow(tuning.caption)}",
+        f"metrics: {format_flow(tuning.metrics)}",
+        f"seeds: {format_flow(tuning.seeds)}",
+        "unsaid: []",
+        "rows:",
+    ]
+    nothing = dict.fromkeys(tuning.metrics)
+    for dataset, row in tuning.cells():
+        found = _found(tuning, row, dataset, studies)
+        if found is None:
+            continue
+        settings, told = found
+        lines += [
+            f"  - row: {row.row}/{dataset}",
+            f"    label: {format_flow(row.label)}",
+            f"    dataset: {dataset}",
+            f"    method: {row.method}",
+            f"    settings: {format_flow(settings)}",
+            f"    results: {format_flow(nothing)}",
+            f"    chosen: {format_flow(told)}",
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def kept_studies(folder: Path) -> dict[str, Study]:
+    """The studies in a folder of reports, by name."""
+    return {study.name: study for study in read_studies(folder)}
+
+
+def write_table(tuning: Tuning, reports: Path) -> list[Path]:
+    """Writes the table of the studies in a folder of reports; the file, if it changed."""
+    path, text = TUNED_FOLDER / f"{tuning.table}.yaml", table_text(tuning, kept_studies(reports))
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return []
+    write_text(path, text)
+    return [path]
+
+
+def _found(
+    tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]
+) -> tuple[dict[str, Any], str] | None:
+    """Settings of a row and where they come from; None while its search has not ended."""
+    if not row.over:
+        return dict(row.settings), row.untuned or "nothing to search"
+    study = studies.get(tuning.study(row, dataset))
+    best = chosen(study) if study else None
+    if study is None or best is None or len(study.trials) < tuning.trials:
+        return None
+    drawn = {name: _rounded(value) for name, value in best.params.items()}
+    values = ", ".join(f"{name} {value:.2f}" for name, value in best.values.items())
+    place = "its own settings" if best.number == 0 else f"trial {best.number + 1}"
+    told = f"{place} of {len(study.trials)} trials; on held-out rows {values}"
+    return {**row.settings, **settings_of(drawn, _space(row))}, told
+
+
+def _space(row: TuningRow) -> Space:
+    return parse_over(row.over, row.method, load_method(row.method).params)
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _words(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Nested settings as `--set` takes them."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _words(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={format_flow(value)}"

@@ -1,0 +1,221 @@
+"""Settings for a table of our own: from a file of ranges to studies, and from studies to rows that can be run."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import published, tuning
+from harness.cli import tuning as tuning_command
+from harness.config import Layer
+from harness.errors import UserError
+from harness.published import published_table, read_table
+from harness.report.evidence import Study, Trial
+from harness.run import resolve_config
+from harness.sweep.space import parse_over, start
+from harness.sweep.storage import open_study
+from harness.tuning import Tuning, chosen, kept_studies, read_tuning, table_text, tunings
+from methods.unidec import METHOD
+from tests.commands import call
+from tests.sweeps import by_slot, planned
+from tests.test_sweep import workers  # noqa: F401  a fixture
+
+DATASET = "synthetic"
+
+ROOT = Path(__file__).parents[1]
+FILE = f"""
+table: demo
+caption: two methods on made data
+metrics: [P@1, PSP@5]
+objectives: [P@1, P@5]
+trials: 3
+held_out: 0.1
+seeds: {{{DATASET}: [4, 5]}}
+rows:
+  - {{row: frozen, label: Frozen, method: zeroshot, settings: {{encoder: tiny}}}}
+  - row: unidec
+    label: UniDEC
+    method: unidec
+    settings: {{encoder: tiny, epochs: 2, batch_size: 60, warmup_epochs: 1.0}}
+    over: "lambda,tau,lr_encoder=1e-4:1e-2:log"
+"""
+
+
+def study(name: str, *values: tuple[float, float] | None) -> Study:
+    """A study of trials with these objectives; None for one that failed."""
+    trials = [
+        Trial(
+            number=number,
+            state="FAIL" if pair is None else "COMPLETE",
+            values={} if pair is None else dict(zip(("P@1", "P@5"), pair, strict=True)),
+            params={"lambda": 0.123456, "tau": 0.04 + number / 100, "lr_encoder": 1.23456e-3},
+            seconds=1.0,
+        )
+        for number, pair in enumerate(values)
+    ]
+    return Study(
+        name=name, method="unidec", dataset=DATASET, digest="d", objectives=["P@1", "P@5"], space={}, settings={},
+        trials=trials, best=[0],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tuning]:
+    """A file of two rows; its table, and the studies it is made from, go to a folder of the test."""
+    for name in ("tuning", "tuned", "reports"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tuning, "TUNING_FOLDER", tmp_path / "tuning")
+    for module in (tuning, published):
+        monkeypatch.setattr(module, "TUNED_FOLDER", tmp_path / "tuned")
+    monkeypatch.setattr(tuning_command, "REPORTS", tmp_path / "reports")
+    (tmp_path / "tuning" / "demo.yaml").write_text(FILE)
+    published_table.cache_clear()
+    yield read_tuning("demo")
+    published_table.cache_clear()
+
+
+def test_the_largest_sum_is_chosen_and_of_equals_the_first() -> None:
+    best = chosen(study("s", (50.0, 10.0), None, (40.0, 20.0), (45.0, 16.0), (61.0, 0.0)))
+    assert best is not None
+    assert best.number == 3
+    best = chosen(study("s", None, (40.0, 20.0), (50.0, 10.0)))
+    assert best is not None
+    assert best.number == 1
+    assert chosen(study("s", None)) is None
+
+
+def test_a_row_has_what_its_trial_drew_and_can_be_run(demo: Tuning, tmp_path: Path) -> None:
+    name = f"demo-unidec-{DATASET}"
+    text = table_text(demo, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)})
+    (tmp_path / "tuned" / "demo.yaml").write_text(text)
+    table = read_table(tmp_path / "tuned" / "demo.yaml")
+    assert table.own
+    assert table.seeds == {DATASET: [4, 5]}
+    frozen, row = table.rows
+    assert frozen.chosen == "nothing to search"
+    assert row.chosen == "trial 2 of 3 trials; on held-out rows P@1 9.00, P@5 5.00"
+    drawn = {"lambda": 0.123, "temperature": 0.05, "temperature_classifier": 0.05, "lr_encoder": 0.00123}
+    assert row.settings == {"encoder": "tiny", "epochs": 2, "batch_size": 60, "warmup_epochs": 1.0, **drawn}
+    assert set(row.results.values()) == {None}
+    config, _ = resolve_config("unidec", DATASET, [Layer("row", row.settings)])
+    assert config.params["lambda"] == 0.123
+
+
+def test_a_search_that_has_not_ended_has_no_row(demo: Tuning) -> None:
+    name = f"demo-unidec-{DATASET}"
+    for studies in ({}, {name: study(name, (1.0, 2.0))}, {name: study(name, None, None, None)}):
+        assert "unidec" not in table_text(demo, studies)
+
+
+def test_its_own_settings_are_named_as_such(demo: Tuning) -> None:
+    name = f"demo-unidec-{DATASET}"
+    text = table_text(demo, {name: study(name, (9.0, 9.0), (1.0, 2.0), (1.0, 2.0))})
+    assert "its own settings of 3 trials" in text
+
+
+@pytest.mark.usefixtures("workspace")
+def test_from_the_file_to_the_table(
+    demo: Tuning,
+    tmp_path: Path,
+    workers: Callable[[str], None],  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    workers("study.tell(trial, [100 * point['lambda'], slot])")
+    assert call("tune", "demo", "--dry-run") == 0
+    assert not list((tmp_path / "reports").rglob("*.json"))
+    assert call("tune", "demo") == 0
+    (kept,) = kept_studies(tmp_path / "reports").values()
+    assert len(kept.trials) == 3
+    first = kept.trials[0].params  # the settings as they stand; of a null rate, the encoder's
+    assert first == {"lambda": 0.5, "tau": pytest.approx(1 / 27), "lr_encoder": 1e-4}
+    assert [row.row for row in published_table("demo").rows] == [f"frozen/{DATASET}", f"unidec/{DATASET}"]
+    assert (tmp_path / "tuned" / "demo.yaml").read_text() == table_text(demo, {kept.name: kept})
+    capsys.readouterr()
+    assert call("bench", "--table", "demo", "--dry-run", "--json") == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert sorted((cell["method"], cell["seed"]) for cell in cells) == [
+        *(("unidec", 4), ("unidec", 5)),
+        *(("zeroshot", 4), ("zeroshot", 5)),
+    ]
+    assert call("bench", "--table", "demo", "--dry-run", "--json", "--seeds", "7") == 0
+    assert {cell["seed"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {7}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "unknown table to tune 'nothing'"),
+        (["demo", "--rows", "unidek"], "did you mean 'unidec'?"),
+        (["demo", "--datasets", "lf-amazon-131k"], "unknown dataset of demo"),
+        (["demo", "--rows", "frozen"], "no row is left that searches anything"),
+    ],
+)
+@pytest.mark.usefixtures("demo")
+def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("tune", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("trials: 3", "trials: 0"), "trials"),
+        (("table: demo", "table: other"), "make them equal"),
+        (("row: frozen", "row: unidec"), "rows named twice: unidec"),
+        (("method: zeroshot,", "method: zeroshot, datasets: [elsewhere],"), "elsewhere has no seeds"),
+        (("held_out: 0.1", "held_out: 0.1\nsecret: 1"), "secret"),
+    ],
+)
+@pytest.mark.usefixtures("demo")
+def test_a_file_with_a_fault_is_told(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "tuning" / "demo.yaml").write_text(FILE.replace(*change))
+    with pytest.raises(UserError, match=message):
+        read_tuning("demo")
+
+
+@pytest.mark.parametrize("name", sorted(tunings()))
+def test_what_is_committed_can_be_searched_and_is_what_its_studies_give(name: str) -> None:
+    committed = read_tuning(name)
+    for row in committed.rows:
+        if row.over:
+            config, _ = resolve_config(row.method, "lf-pydocstitles", [Layer("row", row.settings)])
+            space = parse_over(row.over, row.method, tuning.load_method(row.method).params)
+            assert start(space, config).keys() == space.keys(), "the first trial would not be its own settings"
+    file = published.TUNED_FOLDER / f"{name}.yaml"
+    assert file.read_text() == table_text(committed, kept_studies(ROOT / "reports"))
+
+
+@pytest.mark.parametrize(
+    ("over", "settings", "expected"),
+    [
+        ("beta,lambda", {}, {"beta": 3, "lambda": 0.5}),
+        ("beta=4:9", {}, {}),  # 3 lies outside
+        ("beta=1:9:step=2", {}, {"beta": 3}),
+        ("beta=2:8:step=2", {}, {}),
+        ("batch_size", {"batch_size": 128}, {"batch_size": 128}),
+        ("batch_size", {"batch_size": 100}, {}),
+        ("tau", {"temperature": 0.05}, {}),  # its two knobs differ
+        ("lr_classifier", {"encoder": "static"}, {"lr_classifier": 1.5e-3}),
+        ("lr_classifier", {"encoder": "static", "lr_classifier": 2e-3}, {"lr_classifier": 2e-3}),
+        ("max_len=16:64", {"max_len": 32}, {"max_len": 32}),
+    ],
+)
+def test_the_first_trial_has_the_settings_as_they_stand(
+    over: str, settings: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    config, _ = resolve_config("unidec", DATASET, [Layer("test", settings)])
+    assert start(parse_over(over, "unidec", METHOD.params), config) == expected
+
+
+@pytest.mark.usefixtures("workspace")
+def test_a_sweep_begins_with_them(workers: Callable[[str], None]) -> None:  # noqa: F811
+    from tests.sweeps import SWEEP
+    from tests.test_sweep import WELL
+
+    workers(WELL)
+    assert call(*SWEEP, "--trials", "2") == 0
+    trials = by_slot(open_study(planned()))
+    assert trials[0][0].params == {"lambda": 0.5, "beta": 3}
+    assert trials[1][0].params != trials[0][0].params
