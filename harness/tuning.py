@@ -8,7 +8,7 @@ function of the studies in reports/studies, so that anybody can see where its se
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -34,12 +34,16 @@ class TuningRow(Settings):
     row: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     label: str
     method: str
+    view: Literal["concat", "de", "clf"] | None = None
+    """Which scorer its figures belong to; that of the method if absent."""
     settings: dict[str, Any] = Field(default={})
     """The same in all trials: what makes it this row."""
     over: str = ""
     """Ranges as `sweep --over` takes them; empty for a row without a search."""
     datasets: list[str] = Field(default=[])
     """Where it is run; empty for everywhere."""
+    shares: str = ""
+    """A row above whose search and runs it shares, with another scorer."""
     untuned: str = ""
     """Why nothing is searched."""
 
@@ -64,7 +68,10 @@ class Tuning(Settings):
         names = [row.row for row in self.rows]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"rows named twice: {', '.join(sorted(twice))}")
-        for row in self.rows:
+        for place, row in enumerate(self.rows):
+            same = [(one.method, one.settings, one.datasets) for one in self.rows[:place] if one.row == row.shares]
+            if row.shares and (same != [(row.method, row.settings, row.datasets)] or row.over):
+                raise ValueError(f"row {row.row!r}: shares a row above of the same method, settings and datasets")
             if strange := [name for name in row.datasets if name not in self.seeds]:
                 raise ValueError(f"row {row.row!r}: {', '.join(strange)} has no seeds")
         return self
@@ -78,7 +85,7 @@ class Tuning(Settings):
 
     def study(self, row: TuningRow, dataset: str) -> str:
         """The name of a row's study."""
-        return f"{self.table}-{row.row}-{dataset}"
+        return f"{self.table}-{row.shares or row.row}-{dataset}"
 
     def request(self, row: TuningRow, dataset: str, track: str) -> Request:
         """The sweep of a row; its trials look at the held-out rows once, after the last epoch, as a final run does."""
@@ -155,6 +162,7 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str:
             f"    label: {format_flow(row.label)}",
             f"    dataset: {dataset}",
             f"    method: {row.method}",
+            *([f"    view: {row.view}"] if row.view else []),
             f"    settings: {format_flow(settings)}",
             f"    results: {format_flow(nothing)}",
             f"    chosen: {format_flow(told)}",
@@ -180,6 +188,7 @@ def _found(
     tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]
 ) -> tuple[dict[str, Any], str] | None:
     """Settings of a row and where they come from; None while its search has not ended."""
+    row = next((one for one in tuning.rows if one.row == row.shares), row)
     if not row.over:
         return dict(row.settings), row.untuned or "nothing to search"
     study = studies.get(tuning.study(row, dataset))

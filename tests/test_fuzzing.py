@@ -139,6 +139,9 @@ _FOUND = [
     ("tokenizer", json.dumps(_TOKENIZER | {"post_processor": _TEMPLATE}).encode()),
     ("tokenizer", json.dumps(_TOKENIZER | {"model": _TOKENIZER["model"] | {"vocab": {}}}).encode()),
     ("tokenizer", json.dumps(_BEYOND).encode()),
+    ("over-word", b"beta=" + b"9" * 400 + b":" + b"9" * 401),
+    ("over-word", b"beta=1:" + b"9" * 400 + b":log"),
+    ("over-word", b"beta=[1," + b"9" * 400 + b"]"),
     ("set-word", b"device=cuda:" + b"9" * 5_000),
     ("size-word", b"9" * 400 + b"GB"),
 ]

@@ -10,6 +10,7 @@ from harness.report import Table, is_trial
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
 from harness.report.figures import Drawing, Missing
+from harness.report.findings import FINDINGS, MATRIX
 from harness.report.tables import FORMATS, as_markdown, markdown_text
 
 TITLE = "# Reports"
@@ -27,7 +28,14 @@ def figure_stem(dataset: str, figure: str) -> str:
 
 def index_page(evidence: Evidence, tables: Sequence[Document], figures: dict[str, list[Drawing | Missing]]) -> str:
     """The index as Markdown."""
-    parts = [_head(evidence), *_comparison(tables), _tables(tables), *_figures(figures), _foot(evidence)]
+    parts = [
+        _head(evidence),
+        *_findings(tables),
+        *_comparison(tables),
+        _tables(tables),
+        *_figures(figures),
+        _foot(evidence),
+    ]
     return "\n".join(parts)
 
 
@@ -46,6 +54,13 @@ differs.
 run: open it in a browser from a clone (a code host shows its source). With `python -m harness report --open` it also
 shows what each method predicts for each query of *your* runs.
 """
+
+
+def _findings(tables: Sequence[Document]) -> list[str]:
+    """Where the conclusions are, if the matrix they are drawn from was run."""
+    if not any(document.id == MATRIX and document.measured for document in tables):
+        return []
+    return [f"**[Findings]({FINDINGS})**: which claims of the papers hold on this data, and how every method did.\n"]
 
 
 def _comparison(tables: Sequence[Document]) -> list[str]:

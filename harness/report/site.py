@@ -18,6 +18,7 @@ from harness.report import is_trial
 from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
+from harness.report.findings import FINDINGS, findings_page
 from harness.report.index import TITLE, figure_stem, index_page
 from harness.report.page import build_page, page_data
 from harness.report.scale import PLACE, refreshed, scale_page
@@ -84,6 +85,8 @@ def make_site(evidence: Evidence) -> Site:
         files |= speed_files(evidence.speed)
     if evidence.trust is not None:
         files |= trust_files(evidence.trust)
+    if (findings := findings_page(evidence)) is not None:
+        files[FINDINGS] = findings.encode()
     return Site(files, evidence.speed)
 
 

@@ -13,7 +13,6 @@ One range may set several knobs: tau is the temperature of all heads. A range is
 before anything runs: its ends, the value beside its low end, and every choice.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +59,8 @@ __all__ = [
 PAPER_NAMES = ("lambda", "beta", "eta", "tau", "refresh")
 """What the papers call the knobs that matter most; tau is the temperature, refresh the period of their other tau."""
 
+_LARGEST = 1e100
+"""No knob is larger, and ranges of infinite or uncountable width cannot be drawn from."""
 _FORMS = "{0}=LOW:HIGH, {0}=LOW:HIGH:log, {0}=LOW:HIGH:step=S or {0}=[A,B]"
 
 
@@ -169,9 +170,10 @@ def _lies_in(value: Value, given: SearchRange) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     low, high = ends_of(given)
+    if not low <= value <= high or (isinstance(value, float) and isinstance(low, int)):
+        return False
     steps = (value - low) / given.step if given.step else 0.0
-    fits = isinstance(low, float) or isinstance(value, int)
-    return fits and low <= value <= high and abs(steps - round(steps)) < 1e-9
+    return abs(steps - round(steps)) < 1e-9
 
 
 def to_json(space: Space) -> dict[str, Any]:
@@ -272,6 +274,6 @@ def _parsed(text: str, where: str) -> Any:
 
 def _number(text: str, where: str) -> int | float:
     value = _parsed(text, where) if text else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST <= value <= _LARGEST:
         raise UserError(f"{where}: {text!r} is not a number; choices are written [a,b]")
     return value

@@ -15,11 +15,13 @@ from harness.report.marking import marked
 
 _USUAL = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 _WORDS = ("row", "method", "scorer", "settings", "seeds")
+_OWN_WORDS = ("row", "settings", "harness run --published ...", "seeds")
+"""Of a table of ours, whose rows can be repeated one by one as they are."""
 
 
 def grid_table(grid: Grid, evidence: Evidence) -> Table:
     """One published table on one dataset; on data of others, a row that nobody can run has nothing to show."""
-    notes = tuple(remarks(grid))
+    notes, words = tuple(remarks(grid)), _OWN_WORDS if grid.table.own else _WORDS
     grid = replace(grid, lines=tuple(line for line in grid.lines if line.method or grid.published))
     columns = shown_columns(grid)
     figures = {column: _figures(grid.lines, column) for column in columns}
@@ -37,10 +39,10 @@ def grid_table(grid: Grid, evidence: Evidence) -> Table:
         rows.append(tuple(cells))
     return Table(
         title=f"{grid.table.table} on {grid.dataset}: {grid.table.caption}",
-        columns=(*_WORDS, *columns),
+        columns=(*words, *columns),
         rows=tuple(rows),
         caption=caption(grid, tests),
-        words=len(_WORDS) - 1,
+        words=len(words) - 1,
         id=f"{grid.table.table}-{grid.dataset}",
         breaks=_breaks(grid.lines),
         notes=notes,
@@ -101,6 +103,8 @@ def _flags(figures: Sequence[Figure], column: str) -> tuple[list[bool], list[boo
 def _words(line: Line) -> list[str]:
     done = len(line.records)
     seeds = "" if not line.method else str(done) if done >= line.wanted else f"{done} of {line.wanted}"
+    if line.table.own:
+        return [line.label, line.variant, line.rows[0].name, seeds]
     return [line.label, line.method or "", line.view or "", line.variant, seeds]
 
 
@@ -117,7 +121,11 @@ def caption(grid: Grid, tests: dict[str, Tested | None]) -> str:
         told += _about(grid)
         told.append(_tests(grid, tests))
     told.append("X: nothing measured." if any(line.method and not line.records for line in grid.lines) else "")
-    if grid.published:
+    if grid.table.own:
+        told.append(
+            f"Settings: methods/tuned/{grid.table.table}.yaml, which says how each was chosen on held-out rows."
+        )
+    elif grid.published:
         told.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
     elif grid.records:
         told.append("The paper has no figures for this dataset: a row is its method with what the table varies.")
