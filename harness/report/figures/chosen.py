@@ -21,7 +21,6 @@ from harness.report.evidence import Evidence, conditions
 from harness.report.figures.style import shown
 from harness.report.grids.defaults import changed_settings
 
-
 _LARGEST = 1e300
 """An axis with more than this has no ends that a float holds."""
 
