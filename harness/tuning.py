@@ -144,7 +144,7 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str:
         f"# Made from reports/studies by `python -m harness tune {tuning.table}`; change methods/tuning instead.",
         f"# Numbers that were drawn have {_DIGITS} digits.",
         f"table: {tuning.table}",
-        "source: this repository",
+        "source: This repository",
         f"caption: {format_flow(tuning.caption)}",
         f"metrics: {format_flow(tuning.metrics)}",
         f"seeds: {format_flow(tuning.seeds)}",

@@ -10,7 +10,9 @@ from harness.data.card import card_paths, load_card, read_card
 from harness.errors import UserError
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
 from harness.plan.spec import check_plan
-from harness.sweep.space import check_declared
+from harness.report.findings import CLAIMS, read_claims
+from harness.sweep.space import check_declared, parse_over
+from harness.tuning import read_tuning, tunings
 
 Subject = TypeVar("Subject")
 
@@ -28,9 +30,22 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
     for path in published.table_paths().values():
         found, wrong = check_published(path)
         rows, faults = rows + found, faults + wrong
+    for name in tunings():
+        faults += _faults_of(check_tuning, name)
+    faults += _faults_of(read_claims, CLAIMS)
     for file in files:
         faults += _faults_of(check_config, file)
     return {"cards": len(cards), "methods": len(names), "published rows": rows, "configs": len(files)}, faults
+
+
+def check_tuning(name: str) -> None:
+    """A table that is to be tuned must parse, and the ranges of its rows must be ones their methods take."""
+    for row in read_tuning(name).rows:
+        method = load_method(row.method)
+        layer = Layer(f"methods/tuning/{name}.yaml: {row.row}", row.settings)
+        resolve_layers([method_layer(row.method), layer], method.params)
+        if row.over:
+            parse_over(row.over, row.method, method.params, [layer])
 
 
 def check_card(path: Path) -> None:
@@ -96,7 +111,7 @@ def check_config(path: Path) -> None:
     resolve_config(str(named["method"]), str(named["dataset"]), [layer])
 
 
-def _faults_of(check: Callable[[Subject], None], subject: Subject) -> list[str]:
+def _faults_of(check: Callable[[Subject], object], subject: Subject) -> list[str]:
     try:
         check(subject)
     except UserError as error:

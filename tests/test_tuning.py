@@ -219,3 +219,48 @@ def test_a_sweep_begins_with_them(workers: Callable[[str], None]) -> None:  # no
     trials = by_slot(open_study(planned()))
     assert trials[0][0].params == {"lambda": 0.5, "beta": 3}
     assert trials[1][0].params != trials[0][0].params
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("lambda,tau", "lambada"), "did you mean 'lambda'?"),
+        (("method: zeroshot,", "method: zeroshots,"), "zeroshots"),
+        (("epochs: 2", "epoks: 2"), "epoks"),
+        (("trials: 3", "trials: many"), "trials"),
+    ],
+)
+@pytest.mark.usefixtures("demo")
+def test_validate_looks_at_it(
+    change: tuple[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tuning" / "demo.yaml").write_text(FILE.replace(*change))
+    assert call("validate") == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        "{row: both, label: Both, method: unidec, view: de, shares: nobody}",
+        "{row: both, label: B, method: dpr, shares: unidec}",
+    ],
+)
+@pytest.mark.usefixtures("demo")
+def test_a_row_shares_one_above_of_its_kind(shared: str, tmp_path: Path) -> None:
+    (tmp_path / "tuning" / "demo.yaml").write_text(f"{FILE}  - {shared}\n")
+    with pytest.raises(UserError, match="'both': shares a row above"):
+        read_tuning("demo")
+
+
+def test_rows_that_share_a_search_have_one_study(demo: Tuning, tmp_path: Path) -> None:
+    settings = "settings: {encoder: tiny, epochs: 2, batch_size: 60, warmup_epochs: 1.0}"
+    text = f"{FILE}  - {{row: both, label: Both, method: unidec, view: de, {settings}, shares: unidec}}\n"
+    (tmp_path / "tuning" / "demo.yaml").write_text(text)
+    both = read_tuning("demo")
+    name = f"demo-unidec-{DATASET}"
+    file = tmp_path / "tuned" / "demo.yaml"
+    file.write_text(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)}))
+    _, first, second = read_table(file).rows
+    assert (first.settings, first.chosen) == (second.settings, second.chosen)
+    assert (first.view, second.view) == (None, "de")

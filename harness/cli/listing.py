@@ -69,7 +69,8 @@ def _published() -> Listing:
     for row in (row for table in published_tables().values() for row in table.rows):
         marks = [mark for mark in ("slip", "nearest", "absent") if getattr(row, mark)]
         figures = {name: row.results.get(name) for name in shown}
-        rows.append({"row": row.name, "method": row.method, "view": row.view, **figures, "note": ", ".join(marks)})
+        note = row.chosen or ", ".join(marks)
+        rows.append({"row": row.name, "method": row.method, "view": row.view, **figures, "note": note})
     return ["row", "method", "view", *shown, "note"], rows
 
 
