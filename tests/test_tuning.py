@@ -235,7 +235,7 @@ def test_validate_looks_at_it(
     change: tuple[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tuning" / "demo.yaml").write_text(FILE.replace(*change))
-    assert call("validate") == 1
+    assert call("validate") == 2
     assert message in capsys.readouterr().err
 
 
