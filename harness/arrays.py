@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from harness.errors import DataError
 
-_DAMAGED = (
+DAMAGED = (
     ValueError,
     TypeError,
     EOFError,
@@ -58,7 +58,7 @@ def load_array(path: Path, dimensions: int, kinds: str = _NUMBERS, *, mapped: bo
         if dtype.kind not in kinds or len(shape) != dimensions:
             raise DataError(f"{dtype} of shape {shape}, not numbers in {dimensions} dimensions; make it anew", path)
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"not an array of numbers ({error})", path) from error
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}", path) from error

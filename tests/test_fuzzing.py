@@ -1,12 +1,14 @@
 """Hostile input to every reader of the harness, some seconds of it; `python -m tests.trust.fuzz` goes on for longer."""
 
 import ast
+import io
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -84,6 +86,13 @@ def test_a_reader_bears_hostile_input(name: str, sandbox: Sandbox) -> None:
     bears()
 
 
+def _zipped(name: str, content: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(name, content)
+    return stream.getvalue()
+
+
 _START = b'{"event": "start", "time": "2026-01-01T00:00:00+00:00", "run_id": "x"'
 _DEEP = b"[" * 300 + b"]" * 300
 _TOKENIZER: dict[str, Any] = {
@@ -105,6 +114,7 @@ _BEYOND = _TOKENIZER | {
     "post_processor": _TEMPLATE | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [70_000], "tokens": ["[CLS]"]}}},
 }
 """Puts a token before every text whose id no two bytes hold."""
+_ENDLESS = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 1), }" % 10**30
 _FOUND = [
     ("package-array", b"\x93NUMPY\x01\x00" + len(_NOTHING).to_bytes(2, "little") + _NOTHING),
     ("checkpoint-state", b"[]"),
@@ -142,6 +152,9 @@ _FOUND = [
     ("over-word", b"beta=" + b"9" * 400 + b":" + b"9" * 401),
     ("over-word", b"beta=1:" + b"9" * 400 + b":log"),
     ("over-word", b"beta=[1," + b"9" * 400 + b"]"),
+    ("run-config", b"[[]]: "),
+    ("run-config", b"{{}: 1}: 2"),
+    ("stored-rows", _zipped("concat.npy", b"\x93NUMPY\x01\x00" + len(_ENDLESS).to_bytes(2, "little") + _ENDLESS)),
     ("set-word", b"device=cuda:" + b"9" * 5_000),
     ("size-word", b"9" * 400 + b"GB"),
 ]

@@ -141,7 +141,7 @@ def _unfinished(folder: Path) -> Shelved | None:
     try:
         key = key_of(start["config"], start["dataset"], start["metric_version"], start["encoder"]["identity"])
         return Shelved(folder, folder.name, str(start["started"]), "unfinished", key, start["config"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -13,7 +13,6 @@ are read, and rows come from the run folders themselves.
 
 import json
 import sys
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness import arrays
 from harness.arrays import load_array
 from harness.data.card import describe_faults
 from harness.errors import DataError, UserError
@@ -42,10 +42,7 @@ _STORED = 1e-3
 
 _LARGEST_ROWS = 2**30
 """Bytes of stored rows, unpacked; a million rows of three scorers have 72 MB."""
-DAMAGED = (
-    *(ValueError, TypeError, EOFError, OSError, MemoryError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
-)
+DAMAGED = (*arrays.DAMAGED, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading a file of numbers raises that is none."""
 
 

@@ -55,7 +55,7 @@ def _as_optuna_writes(plan: Plan) -> Iterator[None]:
     """Optuna keeps JSON in its tables; anything else there, a pickle say, is told in a line and not looked into."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         file, shown = sqlite_file(plan.storage), f"not what Optuna writes: {type(error).__name__}"
         if file is not None:
             raise damaged(file, shown) from error

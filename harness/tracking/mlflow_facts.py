@@ -27,7 +27,7 @@ def require_start(start: Event, log: Path) -> None:
         experiment_name(start), run_name(start), tags_of(start), params_of(start), dataset_of(start)
         if parent := start.get("parent"):
             parent["id"], parent["kind"], parent["name"]
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(
             "its start lacks what a run is tracked by: it cannot be sent, remove its folder", log, 1
         ) from error

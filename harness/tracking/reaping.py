@@ -123,7 +123,7 @@ def _writer(tags: dict[str, str]) -> Holder | None:
             since="",
             token="",
         )
-    except (KeyError, ValueError, ValidationError):
+    except (KeyError, ValueError, OverflowError, ValidationError):
         return None
 
 
@@ -132,5 +132,5 @@ def _heartbeat(run: Any) -> datetime:
     try:
         heard = datetime.fromisoformat(run.data.tags["harness.heartbeat"])
         return heard if heard.tzinfo else heard.replace(tzinfo=UTC)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         return datetime.fromtimestamp(run.info.start_time / 1000, UTC)

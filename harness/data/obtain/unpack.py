@@ -36,7 +36,7 @@ _COMPRESSED: dict[bytes, tuple[str, Callable[[Path], Any]]] = {
     b"\xfd7zXZ\x00": (".xz", lzma.open),
 }
 """First bytes -> (suffix, opener)."""
-_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, struct.error, ValueError)
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, struct.error, ValueError, OverflowError)
 _CUT_SHORT = ("unexpected end", "not a zip file")
 """What the readers say of a cut archive; a zip has its table of contents at the end, so a cut one looks like no zip."""
 

@@ -12,7 +12,6 @@ What is damaged is left out with a sentence, so that the rest can be kept.
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from harness.files import MANIFEST, checked_name, home, read_json, read_manifest
 from harness.record import RunRecord, read_record
 from harness.report import is_trial
 from harness.report.collecting.neighbours import find_neighbours
-from harness.report.evidence import Study, Trial, kept_columns, run_rows
+from harness.report.evidence import DAMAGED, Study, Trial, kept_columns, run_rows
 
 STORED = 1e-3
 """Percent by which the mean of a column of float32 may miss the metric it belongs to."""
@@ -181,7 +180,7 @@ def _members(archive: bytes) -> dict[str, bytes] | None:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             return {name: opened.read(name) for name in opened.namelist()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError):
+    except DAMAGED:
         return None
 
 
@@ -239,7 +238,7 @@ def read_study(path: Path) -> Study:
         return study
     except ValidationError as error:
         raise DataError(f"not the facts of a study ({describe_faults(error, path.name)[0]})", path) from error
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise DataError(f"not the facts of a study ({type(error).__name__}: {error})", path) from error
 
 
