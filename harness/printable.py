@@ -17,9 +17,13 @@ _JOINERS = {"\N{ZERO WIDTH JOINER}", "\N{ZERO WIDTH NON-JOINER}"}
 """Scripts and emoji are spelt with them, and they act on their neighbours alone."""
 _SEEN = {*map(chr, range(0x600, 0x606)), "\u06dd", "\u070f", "\u08e2"}
 """Formats by category, but signs that are drawn: Arabic ones of numbers, years and verses, the Syriac abbreviation."""
-_PIECE = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f|.", re.DOTALL)
-"""A character, or a flag with its tags: Scotland's is a black flag, the letters gbsct and an end, which only together
-are seen. No region has more than six, so that no message hides there."""
+_FLAGS = ("gbeng", "gbsct", "gbwls")
+"""The regions whose flags are drawn: a black one, these letters as tags and an end, which only together are seen."""
+_PIECE = re.compile(
+    "|".join("\U0001f3f4" + "".join(chr(0xE0000 + ord(one)) for one in f"{name}\x7f") for name in _FLAGS) + "|.",
+    re.DOTALL,
+)
+"""A character, or a flag with its tags; any other tags could hide a message."""
 
 
 def printable(text: str) -> str:

@@ -76,9 +76,10 @@ def version_of(package: str) -> str | None:
 def git_state(root: Path = Path(__file__).parents[1]) -> dict[str, Any]:
     """Commit and dirty flag of the checkout the harness runs from; a diff's hash when it is dirty.
 
-    Reports are left out: they follow from runs, no run follows from them, and a long bench collects them as it goes.
+    Reports and tuned tables are left out: a long bench or search writes them as it goes, and what a run took from them
+    is in its settings.
     """
-    code = ("--", ".", ":(exclude)reports")
+    code = ("--", ".", ":(exclude)reports", ":(exclude)methods/tuned")
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=20, check=True)  # noqa: S607  the git of the user

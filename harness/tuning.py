@@ -10,17 +10,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from harness.config import Settings
+from harness import metrics
+from harness.config import Layer, Settings, merge
 from harness.data.card import describe_faults
 from harness.errors import UserError, unknown_name
 from harness.files import write_text
 from harness.method import METHOD_FOLDER, load_method
 from harness.published import TUNED_FOLDER
-from harness.report.evidence import Study, Trial, read_studies
+from harness.report.evidence import Study, Trial, read_studies, shown_space
 from harness.sweep import Request
-from harness.sweep.space import Space, parse_over, settings_of
+from harness.sweep.space import Space, parse_over, settings_of, to_json
 from harness.yaml import format_flow, read_yaml
 
 TUNING_FOLDER = METHOD_FOLDER / "tuning"
@@ -59,16 +60,36 @@ class Tuning(Settings):
     trials: int = Field(ge=1)
     held_out: float = Field(gt=0, lt=1)
     """Share of the train rows that trials are judged on."""
-    seeds: dict[str, list[int]]
+    seeds: dict[str, list[int]] = Field(min_length=1)
     """By dataset."""
+    like: dict[str, str] = Field(default={})
+    """Datasets that take the settings found on another one, which stands above them."""
     rows: list[TuningRow] = Field(min_length=1)
+
+    @field_validator("metrics", "objectives")
+    @classmethod
+    def _are_metrics(cls, names: list[str]) -> list[str]:
+        known = metrics.names(metrics.DEFAULT_KS, weighted=True)
+        for name in names:
+            if name not in known:
+                raise ValueError(str(unknown_name("metric", name, known)))
+        return names
 
     @model_validator(mode="after")
     def _rows_fit(self) -> "Tuning":
         names = [row.row for row in self.rows]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"rows named twice: {', '.join(sorted(twice))}")
+        datasets = list(self.seeds)
+        for dataset, found_on in self.like.items():
+            if dataset not in datasets or found_on not in datasets[: datasets.index(dataset)] or found_on in self.like:
+                raise ValueError(f"like: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
+        for dataset, seeds in self.seeds.items():
+            if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+                raise ValueError(f"seeds: {dataset} takes different whole numbers from 0")
         for place, row in enumerate(self.rows):
+            if "validation" in row.settings:
+                raise ValueError(f"row {row.row!r}: what is held out is the same for all rows")
             same = [(one.method, one.settings, one.datasets) for one in self.rows[:place] if one.row == row.shares]
             if row.shares and (same != [(row.method, row.settings, row.datasets)] or row.over):
                 raise ValueError(f"row {row.row!r}: shares a row above of the same method, settings and datasets")
@@ -85,12 +106,16 @@ class Tuning(Settings):
 
     def study(self, row: TuningRow, dataset: str) -> str:
         """The name of a row's study."""
-        return f"{self.table}-{row.shares or row.row}-{dataset}"
+        return f"{self.table}-{row.shares or row.row}-{self.like.get(dataset, dataset)}"
+
+    def searches(self) -> Iterator[tuple[str, TuningRow]]:
+        """Dataset and row of every study."""
+        return ((dataset, row) for dataset, row in self.cells() if row.over and dataset not in self.like)
 
     def request(self, row: TuningRow, dataset: str, track: str) -> Request:
         """The sweep of a row; its trials look at the held-out rows once, after the last epoch, as a final run does."""
         own = {key: value for key, value in row.settings.items() if key != "encoder"}
-        fixed = {"validation": {"size": self.held_out, "every_epochs": _ONCE}, **own}
+        fixed = {**own, "validation": {"size": self.held_out, "every_epochs": _ONCE}}
         return Request(
             method=row.method,
             dataset=dataset,
@@ -133,8 +158,8 @@ def chosen(study: Study) -> Trial | None:
     return max(ended, key=lambda trial: (sum(trial.values.values()), -trial.number), default=None)
 
 
-def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str:
-    """The file of the table, with every row whose search has ended.
+def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
+    """The file of the table, with every row whose search has ended; None if there is none.
 
     Args:
         tuning: What was searched.
@@ -151,23 +176,25 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str:
         "unsaid: []",
         "rows:",
     ]
-    nothing = dict.fromkeys(tuning.metrics)
+    nothing: dict[str, None] = dict.fromkeys(tuning.metrics)
+    rows: list[str] = []
     for dataset, row in tuning.cells():
         found = _found(tuning, row, dataset, studies)
         if found is None:
             continue
         settings, told = found
-        lines += [
+        rows += [
             f"  - row: {row.row}/{dataset}",
             f"    label: {format_flow(row.label)}",
             f"    dataset: {dataset}",
             f"    method: {row.method}",
             *([f"    view: {row.view}"] if row.view else []),
             f"    settings: {format_flow(settings)}",
+            f"    elsewhere: {format_flow(row.settings)}",
             f"    results: {format_flow(nothing)}",
             f"    chosen: {format_flow(told)}",
         ]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in (*lines, *rows)) if rows else None
 
 
 def kept_studies(folder: Path) -> dict[str, Study]:
@@ -178,7 +205,7 @@ def kept_studies(folder: Path) -> dict[str, Study]:
 def write_table(tuning: Tuning, reports: Path) -> list[Path]:
     """Writes the table of the studies in a folder of reports; the file, if it changed."""
     path, text = TUNED_FOLDER / f"{tuning.table}.yaml", table_text(tuning, kept_studies(reports))
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    if text is None or (path.is_file() and path.read_text(encoding="utf-8") == text):
         return []
     write_text(path, text)
     return [path]
@@ -191,15 +218,31 @@ def _found(
     row = next((one for one in tuning.rows if one.row == row.shares), row)
     if not row.over:
         return dict(row.settings), row.untuned or "nothing to search"
-    study = studies.get(tuning.study(row, dataset))
+    study = ended(tuning, row, dataset, studies)
     best = chosen(study) if study else None
-    if study is None or best is None or len(study.trials) < tuning.trials:
+    if study is None or best is None:
         return None
     drawn = {name: _rounded(value) for name, value in best.params.items()}
     values = ", ".join(f"{name} {value:.2f}" for name, value in best.values.items())
-    place = "its own settings" if best.number == 0 else f"trial {best.number + 1}"
-    told = f"{place} of {len(study.trials)} trials; on held-out rows {values}"
-    return {**row.settings, **settings_of(drawn, _space(row))}, told
+    where = f" on {study.dataset}" if study.dataset != dataset else ""
+    told = f"trial {best.number + 1} of {tuning.trials}{where}; on held-out rows {values}"
+    layers = (Layer("row", row.settings), Layer("drawn", settings_of(drawn, _space(row))))
+    return merge(layers)[0], told
+
+
+def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]) -> Study | None:
+    """The study of a row, if all its trials are there and it is the search that the file asks for.
+
+    One of other ranges, objectives, held-out rows or another budget is left over from an earlier version of the file.
+    """
+    study = studies.get(tuning.study(row, dataset))
+    if study is None:
+        return None
+    searched_on, space = tuning.like.get(dataset, dataset), shown_space(to_json(_space(row)))
+    asked = (row.method, searched_on, tuning.objectives, space, tuning.held_out, tuning.trials)
+    held_out = study.settings.get("validation")
+    there = (study.method, study.dataset, study.objectives, study.space, held_out, len(study.trials))
+    return study if asked == there else None
 
 
 def _space(row: TuningRow) -> Space:

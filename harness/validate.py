@@ -7,7 +7,7 @@ from typing import TypeVar
 from harness import DEFAULT_DATASET, DEFAULT_METHOD, published
 from harness.config import Layer, Settings, knob_names, read_config_file, resolve_layers
 from harness.data.card import card_paths, load_card, read_card
-from harness.errors import UserError
+from harness.errors import UserError, unknown_name
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
 from harness.plan.spec import check_plan
 from harness.report.findings import CLAIMS, read_claims
@@ -32,7 +32,7 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
         rows, faults = rows + found, faults + wrong
     for name in tunings():
         faults += _faults_of(check_tuning, name)
-    faults += _faults_of(read_claims, CLAIMS)
+    faults += _faults_of(check_claims, CLAIMS)
     for file in files:
         faults += _faults_of(check_config, file)
     return {"cards": len(cards), "methods": len(names), "published rows": rows, "configs": len(files)}, faults
@@ -46,6 +46,20 @@ def check_tuning(name: str) -> None:
         resolve_layers([method_layer(row.method), layer], method.params)
         if row.over:
             parse_over(row.over, row.method, method.params, [layer])
+
+
+def check_claims(path: Path) -> None:
+    """Claims must name tables and rows that exist; those of our own tables may still have to be searched."""
+    own = {name: [row.row for row in read_tuning(name).rows] for name in tunings()}
+    known = [*own, *published.table_paths()]
+    for claim in read_claims(path):
+        for test in claim.tests:
+            if test.table not in known:
+                raise unknown_name(f"table of the claim {claim.claim!r}", test.table, known)
+            rows = own.get(test.table) or [row.stem for row in published.published_table(test.table).rows]
+            for row in (test.ahead, test.behind):
+                if row not in rows:
+                    raise unknown_name(f"row of {test.table}", row, dict.fromkeys(rows))
 
 
 def check_card(path: Path) -> None:

@@ -151,6 +151,7 @@ _FOUND = [
     ("tokenizer", json.dumps(_BEYOND).encode()),
     ("over-word", b"beta=" + b"9" * 400 + b":" + b"9" * 401),
     ("over-word", b"beta=1:" + b"9" * 400 + b":log"),
+    ("over-word", b"lambda=0:1e100:step=1e-300"),
     ("over-word", b"beta=[1," + b"9" * 400 + b"]"),
     ("run-config", b"[[]]: "),
     ("run-config", b"{{}: 1}: 2"),

@@ -12,19 +12,21 @@ from harness.cli import tuning as tuning_command
 from harness.config import Layer
 from harness.errors import UserError
 from harness.published import published_table, read_table
-from harness.report.evidence import Study, Trial
+from harness.report.evidence import Study, Trial, shown_space
 from harness.run import resolve_config
-from harness.sweep.space import parse_over, start
+from harness.sweep.queue import claim, fail, repair
+from harness.sweep.space import parse_over, start, to_json
 from harness.sweep.storage import open_study
 from harness.tuning import Tuning, chosen, kept_studies, read_tuning, table_text, tunings
 from methods.unidec import METHOD
 from tests.commands import call
-from tests.sweeps import by_slot, planned
+from tests.sweeps import begun, by_slot, drawn, planned
 from tests.test_sweep import workers  # noqa: F401  a fixture
 
 DATASET = "synthetic"
 
 ROOT = Path(__file__).parents[1]
+OVER = "lambda,tau,lr_encoder=1e-4:1e-2:log"
 FILE = f"""
 table: demo
 caption: two methods on made data
@@ -39,11 +41,11 @@ rows:
     label: UniDEC
     method: unidec
     settings: {{encoder: tiny, epochs: 2, batch_size: 60, warmup_epochs: 1.0}}
-    over: "lambda,tau,lr_encoder=1e-4:1e-2:log"
+    over: "{OVER}"
 """
 
 
-def study(name: str, *values: tuple[float, float] | None) -> Study:
+def study(name: str, *values: tuple[float, float] | None, **changes: Any) -> Study:
     """A study of trials with these objectives; None for one that failed."""
     trials = [
         Trial(
@@ -55,10 +57,18 @@ def study(name: str, *values: tuple[float, float] | None) -> Study:
         )
         for number, pair in enumerate(values)
     ]
-    return Study(
-        name=name, method="unidec", dataset=DATASET, digest="d", objectives=["P@1", "P@5"], space={}, settings={},
-        trials=trials, best=[0],
-    )  # fmt: skip
+    facts: dict[str, Any] = {
+        "name": name,
+        "method": "unidec",
+        "dataset": DATASET,
+        "digest": "d",
+        "objectives": ["P@1", "P@5"],
+        "space": shown_space(to_json(parse_over(OVER, "unidec", METHOD.params))),
+        "settings": {"validation": 0.1},
+        "trials": trials,
+        "best": [0],
+    }
+    return Study(**{**facts, **changes})
 
 
 @pytest.fixture
@@ -89,13 +99,14 @@ def test_the_largest_sum_is_chosen_and_of_equals_the_first() -> None:
 def test_a_row_has_what_its_trial_drew_and_can_be_run(demo: Tuning, tmp_path: Path) -> None:
     name = f"demo-unidec-{DATASET}"
     text = table_text(demo, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)})
+    assert text is not None
     (tmp_path / "tuned" / "demo.yaml").write_text(text)
     table = read_table(tmp_path / "tuned" / "demo.yaml")
     assert table.own
     assert table.seeds == {DATASET: [4, 5]}
     frozen, row = table.rows
     assert frozen.chosen == "nothing to search"
-    assert row.chosen == "trial 2 of 3 trials; on held-out rows P@1 9.00, P@5 5.00"
+    assert row.chosen == "trial 2 of 3; on held-out rows P@1 9.00, P@5 5.00"
     drawn = {"lambda": 0.123, "temperature": 0.05, "temperature_classifier": 0.05, "lr_encoder": 0.00123}
     assert row.settings == {"encoder": "tiny", "epochs": 2, "batch_size": 60, "warmup_epochs": 1.0, **drawn}
     assert set(row.results.values()) == {None}
@@ -106,13 +117,45 @@ def test_a_row_has_what_its_trial_drew_and_can_be_run(demo: Tuning, tmp_path: Pa
 def test_a_search_that_has_not_ended_has_no_row(demo: Tuning) -> None:
     name = f"demo-unidec-{DATASET}"
     for studies in ({}, {name: study(name, (1.0, 2.0))}, {name: study(name, None, None, None)}):
-        assert "unidec" not in table_text(demo, studies)
+        assert "unidec" not in str(table_text(demo, studies))
 
 
-def test_its_own_settings_are_named_as_such(demo: Tuning) -> None:
-    name = f"demo-unidec-{DATASET}"
-    text = table_text(demo, {name: study(name, (9.0, 9.0), (1.0, 2.0), (1.0, 2.0))})
-    assert "its own settings of 3 trials" in text
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"objectives": ["P@1", "P@3"]},
+        {"space": {"lambda": {"low": 0.1, "high": 0.9}}},
+        {"settings": {"validation": 0.3}},
+        {"settings": {}},
+        {"method": "depsl"},
+        {"dataset": "lf-pydocs"},
+    ],
+)
+def test_a_search_of_an_earlier_version_of_the_file_is_none_of_it(demo: Tuning, change: dict[str, Any]) -> None:
+    name, values = f"demo-unidec-{DATASET}", ((9.0, 9.0), (1.0, 2.0), (1.0, 2.0))
+    assert "unidec" in str(table_text(demo, {name: study(name, *values)}))
+    assert "unidec" not in str(table_text(demo, {name: study(name, *values, **change)}))
+    assert "unidec" not in str(table_text(demo, {name: study(name, *values, (1.0, 2.0))}))  # another budget
+
+
+def test_a_dataset_may_take_the_settings_of_another(demo: Tuning, tmp_path: Path) -> None:
+    like = FILE.replace(f"{DATASET}: [4, 5]", f"{DATASET}: [4, 5], lf-pydocs: [0]")
+    (tmp_path / "tuning" / "demo.yaml").write_text(f"{like}like: {{lf-pydocs: {DATASET}}}\n")
+    both, name = read_tuning("demo"), f"demo-unidec-{DATASET}"
+    assert [dataset for dataset, _ in both.searches()] == [DATASET]
+    file = tmp_path / "tuned" / "demo.yaml"
+    file.write_text(str(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)})))
+    rows = {row.row: row for row in read_table(file).rows}
+    here, there = rows[f"unidec/{DATASET}"], rows["unidec/lf-pydocs"]
+    assert here.settings == there.settings
+    assert there.chosen == f"trial 2 of 3 on {DATASET}; on held-out rows P@1 9.00, P@5 5.00"
+
+
+def test_without_a_row_there_is_no_file(demo: Tuning, tmp_path: Path) -> None:
+    searched = demo.model_copy(update={"rows": demo.rows[1:]})
+    assert table_text(searched, {}) is None
+    assert tuning.write_table(searched, tmp_path / "reports") == []
+    assert not list((tmp_path / "tuned").iterdir())
 
 
 @pytest.mark.usefixtures("workspace")
@@ -132,6 +175,7 @@ def test_from_the_file_to_the_table(
     assert first == {"lambda": 0.5, "tau": pytest.approx(1 / 27), "lr_encoder": 1e-4}
     assert [row.row for row in published_table("demo").rows] == [f"frozen/{DATASET}", f"unidec/{DATASET}"]
     assert (tmp_path / "tuned" / "demo.yaml").read_text() == table_text(demo, {kept.name: kept})
+    assert published_table("demo").rows[1].elsewhere == demo.rows[1].settings
     capsys.readouterr()
     assert call("bench", "--table", "demo", "--dry-run", "--json") == 0
     cells = json.loads(capsys.readouterr().out)["cells"]
@@ -166,6 +210,12 @@ def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureF
         (("row: frozen", "row: unidec"), "rows named twice: unidec"),
         (("method: zeroshot,", "method: zeroshot, datasets: [elsewhere],"), "elsewhere has no seeds"),
         (("held_out: 0.1", "held_out: 0.1\nsecret: 1"), "secret"),
+        (("metrics: [P@1", "metrics: [P@7"), "unknown metric 'P@7'"),
+        (("objectives: [P@1", "objectives: [nonsense"), "unknown metric 'nonsense'"),
+        (("[4, 5]", "[4, 4]"), "different whole numbers"),
+        (("[4, 5]", "[]"), "different whole numbers"),
+        (("trials: 3", "like: {synthetic: lf-pydocs}\ntrials: 3"), "lf-pydocs before synthetic"),
+        (("epochs: 2", "validation: {size: 0.5}"), "what is held out is the same"),
     ],
 )
 @pytest.mark.usefixtures("demo")
@@ -260,7 +310,28 @@ def test_rows_that_share_a_search_have_one_study(demo: Tuning, tmp_path: Path) -
     both = read_tuning("demo")
     name = f"demo-unidec-{DATASET}"
     file = tmp_path / "tuned" / "demo.yaml"
-    file.write_text(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)}))
+    file.write_text(str(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)})))
     _, first, second = read_table(file).rows
     assert (first.settings, first.chosen) == (second.settings, second.chosen)
     assert (first.view, second.view) == (None, "de")
+
+
+@pytest.mark.usefixtures("workspace")
+def test_each_of_two_tables_keeps_its_seeds(demo: Tuning, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tuned" / "demo.yaml").write_text(str(table_text(demo, {})))
+    for tables in ("demo,thesis-2.6", "thesis-2.6,demo"):
+        assert call("bench", "--table", tables, "--datasets", DATASET, "--dry-run", "--json") == 0
+        cells = json.loads(capsys.readouterr().out)["cells"]
+        assert {cell["seed"] for cell in cells if cell["method"] == "zeroshot"} == {4, 5}
+        assert {cell["seed"] for cell in cells if cell["method"] == "depsl-v1"} == {0}
+
+
+def test_a_first_trial_that_was_lost_is_repeated_as_it_was() -> None:
+    plan, study_, _ = begun(trials=1)
+    lost = claim(study_, plan, "a worker")
+    assert lost is not None
+    fail(study_, lost)
+    (slot,) = repair(study_, plan)
+    assert slot.number == 0
+    again = drawn(study_, plan, "another worker")
+    assert study_._storage.get_trial(again).params == plan.start == {"lambda": 0.5, "beta": 3}

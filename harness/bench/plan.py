@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from harness import metrics
@@ -73,6 +74,8 @@ class Wanted:
     """Settings over those of the method and of the card."""
     variant: str = ""
     """The settings that tell it from others of its method, for people."""
+    seeds: tuple[int, ...] = ()
+    """Its own; none for those of the bench."""
 
 
 def plan(request: Request) -> list[Cell]:
@@ -92,12 +95,8 @@ def plan(request: Request) -> list[Cell]:
     return in_order(wanted, cells)
 
 
-def resolved(
-    wanted: list[Wanted], seeds: list[int] | dict[str, list[int]], faults: Faults
-) -> tuple[list[list[Cell]], dict[str, str]]:
+def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[list[list[Cell]], dict[str, str]]:
     """The cells of each, one per seed, and a sentence for every dataset that is not here, whose cells are none.
-
-    Seeds may go by dataset.
 
     Raises every fault found so far, if there is one.
     """
@@ -123,7 +122,7 @@ def resolved(
     cells = [
         [
             _cell(*drafts[place], seed, described[place], one.variant)
-            for seed in (seeds if isinstance(seeds, list) else seeds[one.dataset])
+            for seed in one.seeds or seeds
             if place in described
         ]
         for place, one in enumerate(wanted)
@@ -136,7 +135,7 @@ def in_order(wanted: list[Wanted], cells: list[list[Cell]]) -> list[Cell]:
     ordered = []
     for dataset in dict.fromkeys(one.dataset for one in wanted):
         of_dataset = [of_one for one, of_one in zip(wanted, cells, strict=True) if one.dataset == dataset and of_one]
-        ordered += [cell for of_seed in zip(*of_dataset, strict=True) for cell in of_seed]
+        ordered += [cell for of_seed in zip_longest(*of_dataset) for cell in of_seed if cell]
     return list({cell.key: cell for cell in reversed(ordered)}.values())[::-1]
 
 

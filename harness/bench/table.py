@@ -88,9 +88,10 @@ def plan_tables(request: Request) -> TablePlan:
     faults.refuse([], [])
     wanted: dict[str, Wanted] = {}
     for line in runnable:
-        wanted.setdefault(line.run, _wanted(line, layers))
-    seeds = {line.dataset: given or line.table.seeds.get(line.dataset, [0]) for line in runnable}
-    cells, missing = resolved(list(wanted.values()), seeds, faults)
+        one = wanted.setdefault(line.run, _wanted(line, layers))
+        own = line.table.seeds.get(line.dataset, [0]) if given is None else []
+        wanted[line.run] = replace(one, seeds=tuple(dict.fromkeys([*one.seeds, *own])))  # of all tables that have it
+    cells, missing = resolved(list(wanted.values()), given or [0], faults)
     by_run = dict(zip(wanted, cells, strict=True))
     if not any(cells):
         for sentence in missing.values():

@@ -9,7 +9,6 @@ from harness.cli.show import print_table, say, short_path
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.report.evidence import Study
     from harness.tuning import Tuning, TuningRow
 
 EXAMPLES = """
@@ -39,8 +38,10 @@ def tune(
     again. The best trial of each becomes a row of methods/tuned, which `bench --table` runs. Exit code 1 if a study
     has no trial that came to its end.
     """
+    from harness.cli.sweeping import run_sweep
+    from harness.data import load
     from harness.report.collecting import keep_study
-    from harness.sweep import study_folder
+    from harness.sweep import Timing, study_folder
     from harness.tuning import read_tuning, write_table
 
     tuning = read_tuning(table)
@@ -48,18 +49,18 @@ def tune(
     if dry_run:
         _show(tuning, wanted)
         return
+    for name in dict.fromkeys(dataset for dataset, _ in wanted):
+        load(name)  # one that is not here is told now, not after hours
     failed = 0
-    try:
-        for number, (dataset, row) in enumerate(wanted, 1):
-            say(f"{number} of {len(wanted)}: {row.row} on {dataset}", err=True)
-            failed += _searched(tuning, row, dataset, workers, track)
-            changed = keep_study(study_folder(tuning.study(row, dataset)), REPORTS)
-            changed += write_table(tuning, REPORTS)
-            for path in changed:
-                say(f"wrote {short_path(path)}", err=True)
-    except KeyboardInterrupt:
-        say("stopped; the same command goes on", err=True)
-        raise typer.Exit(130) from None
+    for number, (dataset, row) in enumerate(wanted, 1):
+        say(f"{number} of {len(wanted)}: {row.row} on {dataset}", err=True)
+        done = run_sweep(tuning.request(row, dataset, track), Timing(), workers)
+        for path in (*keep_study(study_folder(tuning.study(row, dataset)), REPORTS), *write_table(tuning, REPORTS)):
+            say(f"wrote {short_path(path)}", err=True)
+        if done.signal is not None:
+            say(f"stopped by {done.signal.name}; the same command goes on", err=True)
+            raise typer.Exit(128 + done.signal)
+        failed += not any(slot.state == "COMPLETE" for slot in done.slots)
     _show(tuning, wanted)
     if failed:
         raise typer.Exit(1)
@@ -80,39 +81,44 @@ def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[t
 
     places = named(datasets, list(tuning.seeds), f"dataset of {tuning.table}")
     names = named(rows, [row.row for row in tuning.rows], f"row of {tuning.table}")
-    found = [(dataset, row) for dataset, row in tuning.cells() if dataset in places and row.row in names and row.over]
+    found = [(dataset, row) for dataset, row in tuning.searches() if dataset in places and row.row in names]
     if not found:
-        raise UserError("no row is left that searches anything; leave --datasets or --rows out")
+        shared = [f"{row.row} has the search of {row.shares}" for row in tuning.rows if row.row in names and row.shares]
+        shared += [f"{name} has the settings of {tuning.like[name]}" for name in places if name in tuning.like]
+        told = f" ({'; '.join(shared)})" if shared else ""
+        raise UserError(f"no row is left that searches anything{told}; leave --datasets or --rows out")
     return found
 
 
-def _searched(tuning: "Tuning", row: "TuningRow", dataset: str, workers: int, track: str) -> bool:
-    """Runs one study to its end; whether nothing came of it. A signal is passed on."""
-    from harness.cli.sweeping import run_sweep
-    from harness.sweep import Timing
-
-    done = run_sweep(tuning.request(row, dataset, track), Timing(), workers)
-    if done.signal is not None:
-        raise KeyboardInterrupt
-    return not any(slot.state == "COMPLETE" for slot in done.slots)
-
-
 def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]") -> None:
-    from harness.tuning import chosen, kept_studies
+    from harness.tuning import chosen, ended, kept_studies
 
     studies = kept_studies(REPORTS)
     cells = []
     for dataset, row in wanted:
-        study: Study | None = studies.get(tuning.study(row, dataset))
+        study = ended(tuning, row, dataset, studies)
         best = chosen(study) if study else None
+        there = tuning.trials if study else _begun(tuning.study(row, dataset))
         values = [f"{best.values[name]:.2f}" if best else "" for name in tuning.objectives]
         point = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items()) if best else row.over
-        cells.append([dataset, row.row, str(len(study.trials) if study else 0), *values, point])
+        cells.append([dataset, row.row, f"{there} of {tuning.trials}", *values, point])
     columns = ["dataset", "row", "trials", *tuning.objectives, "best, or what is searched"]
     title = (
         f"{tuning.table}: best of {tuning.trials} trials each by {' + '.join(tuning.objectives)}, % on held-out rows"
     )
-    print_table(title, columns, cells, numeric=["trials", *tuning.objectives])
+    print_table(title, columns, cells, numeric=tuning.objectives)
+
+
+def _begun(name: str) -> int:
+    """How many trials of a study in the workspace have ended."""
+    from harness.errors import DataError
+    from harness.report.collecting import read_study
+    from harness.sweep import study_folder
+
+    try:
+        return len(read_study(study_folder(name) / "study.json").trials)
+    except (DataError, OSError):
+        return 0
 
 
 def _short(value: object) -> str:

@@ -78,6 +78,12 @@ class Study(_Frozen):
     best: list[int]
 
 
+def shown_space(space: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Ranges as far as a reader wants to see them, from all that a sweep knows of them."""
+    shown = ("low", "high", "log", "step", "choices")
+    return {name: {key: given[key] for key in shown if given.get(key) is not None} for name, given in space.items()}
+
+
 class Neighbour(_Frozen):
     """A label that shares train rows with another."""
 

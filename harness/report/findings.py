@@ -14,18 +14,19 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from harness.config import Settings
 from harness.data.card import describe_faults
 from harness.errors import UserError
 from harness.published import published_table, table_paths
+from harness.record import RunRecord
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL, holm
-from harness.report.evidence import Evidence
+from harness.report.evidence import ROWS, Evidence
 from harness.report.grids import Grid, Line, grids
 from harness.report.grids.drawn import measured
-from harness.report.grids.significance import mean_rows, p_value
+from harness.report.grids.significance import ahead_of, mean_rows, p_value
 from harness.report.marking import marked
 from harness.report.tables import as_markdown, markdown_text
 from harness.yaml import read_yaml
@@ -36,6 +37,8 @@ MATRIX = "benchmark"
 CLAIMS = Path(__file__).with_name("claims.yaml")
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 _SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
+_TIME = "training s"
+_WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
 
 
 class Test(Settings):
@@ -47,10 +50,18 @@ class Test(Settings):
     metrics: list[str] = Field(default=[])
     cheaper: float | None = Field(default=None, gt=0, le=1)
     """Largest share of the other's training time."""
-    level: bool = False
-    """Being equal within chance is enough."""
+    margin: float = Field(default=0.0, ge=0)
+    """Percent by which it may be behind: the claim is that it is not worse by more."""
     datasets: list[str] = Field(default=[])
     """Where the claim is made; empty for everywhere."""
+
+    @model_validator(mode="after")
+    def _tests_something(self) -> "Test":
+        if not self.metrics and self.cheaper is None:
+            raise ValueError("give metrics or cheaper")
+        if strange := [name for name in self.metrics if name not in ROWS]:
+            raise ValueError(f"no rows are kept of {', '.join(strange)}; known: {', '.join(ROWS)}")
+        return self
 
 
 class Claim(Settings):
@@ -74,10 +85,10 @@ class Outcome:
     """A metric, or `training s`."""
     values: tuple[float, float]
     p: float
-    """Corrected within the claim; 0 or 1 for a ratio of times, which is compared as it is."""
+    """Corrected within the claim; of a ratio of times, which is compared as it is, 0."""
     sign: int
     """1: as claimed; -1: the reverse; 0: not told from chance."""
-    level: bool = False
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,19 +99,18 @@ class Finding:
     outcomes: tuple[Outcome, ...]
 
     def count(self, sign: int) -> int:
-        """How many tests came out so; where equal is enough, one that is not decided counts as claimed."""
-        return sum((one.sign or int(one.level)) == sign for one in self.outcomes)
+        """How many tests came out so."""
+        return sum(one.sign == sign for one in self.outcomes)
 
     @property
     def verdict(self) -> Verdict:
-        """As claimed in most tests and reversed in none; reversed at least as often; neither."""
+        """For or against: where no decided test says otherwise, and no fewer are decided than are not."""
         if not self.outcomes:
             return "not run"
-        if self.count(1) >= max(1, self.count(0)) and not self.count(-1):
-            return "holds"
-        if self.count(-1) >= max(1, self.count(1)):
-            return "does not hold"
-        return "undecided"
+        decided = self.count(1) + self.count(-1)
+        if self.count(1) * self.count(-1) or decided < max(1, self.count(0)):
+            return "undecided"
+        return "holds" if self.count(1) else "does not hold"
 
     @property
     def why(self) -> str:
@@ -154,21 +164,19 @@ class Findings:
             ahead, behind = (_row(grid, name) for name in (test.ahead, test.behind))
             if ahead is None or behind is None:
                 continue
+            found = [self._compared(grid.dataset, ahead, behind, metric, test.margin) for metric in test.metrics]
             if test.cheaper is not None:
-                yield _costs(grid.dataset, ahead, behind, test.cheaper)
-            for metric in test.metrics:
-                if outcome := self._compared(grid.dataset, ahead, behind, metric, test.level):
-                    yield outcome
+                found.append(_costs(grid.dataset, ahead, behind, test.cheaper))
+            yield from (outcome for outcome in found if outcome)
 
-    def _compared(self, dataset: str, ahead: Line, behind: Line, metric: str, level: bool) -> Outcome | None:
+    def _compared(self, dataset: str, ahead: Line, behind: Line, metric: str, margin: float) -> Outcome | None:
         rows = [mean_rows(line, metric, self._evidence) for line in (ahead, behind)]
         if rows[0] is None or rows[1] is None or len(rows[0]) != len(rows[1]):
             return None
-        difference = rows[0] - rows[1]
+        difference = ahead_of(rows[0], rows[1]) + margin
         values = fmean(measured(ahead, metric)), fmean(measured(behind, metric))
-        return Outcome(
-            dataset, ahead, behind, metric, values, p_value(difference), int(np.sign(difference.sum())), level
-        )
+        sign = int(np.sign(difference.sum()))
+        return Outcome(dataset, ahead, behind, metric, values, p_value(difference), sign, margin)
 
 
 def _metrics(claim: Claim) -> set[str]:
@@ -180,24 +188,27 @@ def _row(grid: Grid, stem: str) -> Line | None:
     return found[0] if found else None
 
 
-def _costs(dataset: str, ahead: Line, behind: Line, share: float) -> Outcome:
-    first, second = (fmean(float(one.training.get("seconds", 0.0)) for one in line.records) for line in (ahead, behind))
-    return Outcome(dataset, ahead, behind, "training s", (first, second), 0.0, 1 if first <= share * second else -1)
+def _costs(dataset: str, ahead: Line, behind: Line, share: float) -> Outcome | None:
+    spent = [[float(one.training.get("seconds") or 0.0) for one in line.records] for line in (ahead, behind)]
+    if not all(seconds for line in spent for seconds in line):
+        return None
+    first, second = (fmean(line) for line in spent)
+    return Outcome(dataset, ahead, behind, _TIME, (first, second), 0.0, 1 if first <= share * second else -1)
+
+
+def matrix_of(evidence: Evidence) -> list[Grid]:
+    """The matrix on every dataset that it was tuned for, where methods can be compared; empty if it was not run."""
+    return [grid for grid in Findings(evidence, []).grids(MATRIX) if grid.own and grid.measured > 1]
 
 
 def findings_page(evidence: Evidence) -> str | None:
     """The page as Markdown; None where the matrix was not run."""
-    found = Findings(evidence)
-    matrix = found.grids(MATRIX) if MATRIX in table_paths() else []
+    matrix = matrix_of(evidence)
     if not matrix:
         return None
-    parts = [
-        _head(evidence, matrix),
-        as_markdown(summary(found.all)),
-        *_standings(matrix),
-        as_markdown(details(found.all)),
-    ]
-    return "\n".join([*parts, _foot(matrix)])
+    found = Findings(evidence).all
+    parts = [_head(evidence, matrix, found), as_markdown(summary(found)), *_standings(matrix)]
+    return "\n".join([*parts, as_markdown(details(found)), _foot(matrix, found)])
 
 
 def summary(findings: Sequence[Finding]) -> Table:
@@ -215,15 +226,14 @@ def summary(findings: Sequence[Finding]) -> Table:
     columns = ("claim", "where", "verdict", "tests", "why")
     caption = (
         f"A test: two rows, one metric, one dataset; paired on test rows, {100 * LEVEL:g} %, Holm's correction within "
-        "a claim. A claim holds if no test says the reverse and at least as many say so as are undecided; it does not "
-        "if the reverse is told at least as often."
+        "a claim. It tells whether a difference would hold on other rows, with these trainings. A claim is decided if "
+        "no two decided tests disagree and no fewer are decided than are not."
     )
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
 
 
 def _told(finding: Finding) -> list[str]:
-    words = {1: "as claimed", -1: "the reverse", 0: "undecided"}
-    return [f"{finding.count(sign)} {word}" for sign, word in words.items() if finding.count(sign)] or ["none"]
+    return [f"{finding.count(sign)} {word}" for sign, word in _WORDS.items() if finding.count(sign)] or ["none"]
 
 
 def details(findings: Sequence[Finding]) -> Table:
@@ -233,72 +243,106 @@ def details(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         breaks.append(len(rows))
         for one in finding.outcomes:
-            words = "as claimed" if one.sign > 0 else "reverse" if one.sign < 0 else "undecided"
-            digits = 2 if one.measure != "training s" else 1
+            lines, digits = (one.ahead, one.behind), 1 if one.measure == _TIME else 2
+            measure = f"{one.measure}, {one.margin:g} behind allowed" if one.margin else one.measure
+            seeds = " and ".join(dict.fromkeys(str(len(line.records)) for line in lines))
+            words = (finding.claim.claim, one.dataset, *(f"{_name(line)}" for line in lines), measure, seeds)
+            figures = (*one.values, one.values[0] - one.values[1])
             rows.append(
                 (
-                    *(Cell(text) for text in (finding.claim.claim, one.dataset, one.ahead.label, one.behind.label)),
-                    *(Cell(one.measure), Cell(words, best=one.sign != 0)),
-                    *(Cell.of(Figure(value, n=1, digits=digits)) for value in one.values),
-                    Cell.of(Figure(one.values[0] - one.values[1], n=1, digits=digits)),
-                    Cell(f"{one.p:.4f}" if one.measure != "training s" else ""),
+                    *(Cell(text) for text in words),
+                    Cell(_WORDS[one.sign], best=one.sign != 0),
+                    *(Cell.of(Figure(value, n=1, digits=digits)) for value in figures),
+                    Cell("" if one.measure == _TIME else f"{one.p:.4f}"),
                 )
             )
-    columns = ("claim", "dataset", "row", "against", "in", "outcome", "row's", "other's", "difference", "p")
-    return Table(
-        "Every test", columns, tuple(rows), "Means over seeds; p after Holm.", words=6, breaks=tuple(breaks[1:])
-    )
+    columns = ("claim", "dataset", "row", "against", "in", "seeds", "outcome", "row's", "other's", "difference", "p")
+    caption = "Means over seeds; p after Holm's correction. Times are compared as they are."
+    return Table("Every test", columns, tuple(rows), caption, words=7, breaks=tuple(breaks[1:]))
+
+
+def _name(line: Line) -> str:
+    return f"{line.table.table}: {line.label}"
 
 
 def _standings(matrix: Sequence[Grid]) -> Iterator[str]:
     """Every method on every dataset of the matrix, the best first."""
+    columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
     for grid in matrix:
-        lines = [line for line in grid.lines if line.records]
-        lines.sort(key=lambda line: -fmean(measured(line, _SHOWN[0])))
+        lines = sorted((line for line in grid.lines if line.records), key=lambda line: -fmean(measured(line, "P@1")))
         figures = {name: [Figure.of(measured(line, name)) for line in lines] for name in _SHOWN}
         flags = {name: marked(figures[name], "up") for name in _SHOWN}
         rows = []
         for place, line in enumerate(lines):
-            seconds = Figure.of([float(one.training.get("seconds", 0.0)) for one in line.records], digits=0)
-            cells = [
-                Cell.of(figures[name][place], best=flags[name][0][place], second=flags[name][1][place])
-                for name in _SHOWN
+            words = [line.label, line.rows[0].name, str(len(line.records))]
+            best, second = ([flags[name][which][place] for name in _SHOWN] for which in (0, 1))
+            scores = [
+                Cell.of(figures[name][place], best=first, second=next_)
+                for name, first, next_ in zip(_SHOWN, best, second, strict=True)
             ]
-            rows.append(
-                (Cell(line.label), Cell(line.rows[0].name), Cell(str(len(line.records))), *cells, Cell.of(seconds))
-            )
-        columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "training s")
-        yield as_markdown(
-            Table(grid.dataset, columns, tuple(rows), "Percent on test rows, mean ± sd over seeds.", words=2)
+            costs = [
+                Figure.of([float(one.training[key]) for one in line.records if one.training.get(key)], digits=0)
+                for key in ("epochs", "seconds")
+            ]
+            trained = [Cell.of(replace(cost, std=None)) if cost.n else Cell("") for cost in costs]
+            rows.append((*map(Cell, words), *scores, *trained))
+        caption = (
+            "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
+            "dataset's card; seconds are of runs that may have shared the machine."
         )
+        yield as_markdown(Table(grid.dataset, columns, tuple(rows), caption, words=2))
 
 
-def _head(evidence: Evidence, matrix: Sequence[Grid]) -> str:
+def _head(evidence: Evidence, matrix: Sequence[Grid], findings: Sequence[Finding]) -> str:
     records = [record for grid in matrix for record in grid.records]
+    others = {one.run_id for one in _tested(findings)} - {one.run_id for one in records}
     machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
     names = {study.name for study in evidence.studies if study.name.startswith(f"{MATRIX}-")}
     trials = [trial for study in evidence.studies if study.name in names for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     datasets = markdown_text(", ".join(grid.dataset for grid in matrix))
     encoders = markdown_text(", ".join(sorted({str(one.config["encoder"]) for one in records})))
+    ablations = (
+        f" Claims about parts of a method are tested on {len(others):,} more runs, at default settings."
+        if others
+        else ""
+    )
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
-Settings come from {len(trials):,} trials in {len(names)} searches, one budget for every method, judged on held-out
-train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the searches {searched:.1f}, added up
-over processes, on {markdown_text("; ".join(machines))}. Everything here is made from [runs/](runs) and
-[studies/](studies) by `python -m harness report --write`.
+Settings of the benchmark come from {len(trials):,} trials in {len(names)} searches, the same number of trials for every
+method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
+searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}
+Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
 """
 
 
-def _foot(matrix: Sequence[Grid]) -> str:
+def _tested(findings: Sequence[Finding]) -> Iterator[RunRecord]:
+    return (
+        record
+        for one in findings
+        for out in one.outcomes
+        for line in (out.ahead, out.behind)
+        for record in line.records
+    )
+
+
+def _foot(matrix: Sequence[Grid], findings: Sequence[Finding]) -> str:
     first = matrix[0].lines[0].rows[0].name
+    ablations: dict[str, dict[str, None]] = {}
+    for outcome in (outcome for one in findings for outcome in one.outcomes):
+        if not outcome.ahead.table.own:
+            ablations.setdefault(outcome.dataset, {})[outcome.ahead.table.table] = None
+    others = "".join(
+        f"python -m harness bench --table {','.join(tables)} --datasets {dataset}     # ablations\n"
+        for dataset, tables in ablations.items()
+    )
     return f"""## Repeat it
 
 ```
-python -m harness tune {MATRIX} --workers 2     # settings, on held-out rows
-python -m harness bench --table {MATRIX} --workers 2     # every row, every seed
-python -m harness report --collect && python -m harness report --write
+python -m harness tune {MATRIX}     # settings, on held-out rows
+python -m harness bench --table {MATRIX}     # every row, every seed
+{others}python -m harness report --collect && python -m harness report --write
 python -m harness run --published {first} --seed 0     # one cell
 ```
 """

@@ -10,7 +10,7 @@ from harness.report import Table, is_trial
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
 from harness.report.figures import Drawing, Missing
-from harness.report.findings import FINDINGS, MATRIX
+from harness.report.findings import FINDINGS, matrix_of
 from harness.report.tables import FORMATS, as_markdown, markdown_text
 
 TITLE = "# Reports"
@@ -30,7 +30,7 @@ def index_page(evidence: Evidence, tables: Sequence[Document], figures: dict[str
     """The index as Markdown."""
     parts = [
         _head(evidence),
-        *_findings(tables),
+        *_findings(evidence),
         *_comparison(tables),
         _tables(tables),
         *_figures(figures),
@@ -56,9 +56,9 @@ shows what each method predicts for each query of *your* runs.
 """
 
 
-def _findings(tables: Sequence[Document]) -> list[str]:
+def _findings(evidence: Evidence) -> list[str]:
     """Where the conclusions are, if the matrix they are drawn from was run."""
-    if not any(document.id == MATRIX and document.measured for document in tables):
+    if not matrix_of(evidence):
         return []
     return [f"**[Findings]({FINDINGS})**: which claims of the papers hold on this data, and how every method did.\n"]
 

@@ -87,7 +87,12 @@ def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False
         if stopped():
             return
         if not slot.trials:
-            enqueue(study, {"slot": slot.number, "attempts": 0}, point=plan.start if slot.number == 0 else {})
+            enqueue(study, {"slot": slot.number, "attempts": 0}, point=_first_point(plan, slot))
+
+
+def _first_point(plan: Plan, slot: Slot) -> dict[str, Any]:
+    """What is known of a slot's point before anything was drawn: the first one has the settings as they stand."""
+    return plan.start if slot.number == 0 else {}
 
 
 def enqueue(
@@ -123,7 +128,8 @@ def repair(study: "Study", plan: Plan) -> list[Slot]:
     for slot in again:
         last = slot.trials[-1]
         kept = {key: value for key, value in last.user_attrs.items() if key != "worker"}
-        enqueue(study, {**kept, "attempts": slot.attempts + 1, "retry_of": last.number}, like=last)
+        attributes = {**kept, "attempts": slot.attempts + 1, "retry_of": last.number}
+        enqueue(study, attributes, like=last, point=_first_point(plan, slot))
     return again
 
 

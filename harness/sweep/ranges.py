@@ -25,6 +25,7 @@ _SAME_FOR_ALL = frozenset(
     {"method", "dataset", "seed", "device", "filter", "ks", "validation", "evaluate", "checkpoint", "tracking"}
 )
 """Settings that decide how a trial is measured, or change no result: a value found for them would mean nothing."""
+_MOST_STEPS = 1e9
 _SCALARS: frozenset[type] = frozenset({int, float, str, bool})
 
 
@@ -74,7 +75,7 @@ def _settle_numbers(name: str, given: SearchRange, kinds: frozenset[type]) -> Se
     else:
         numbers = {key: int(value) for key, value in numbers.items()}
     steps = 1.0 if given.step is None else (high - low) / given.step if given.step > 0 else 0.0
-    if steps < 1 or abs(steps - round(steps)) > 1e-6 * steps:
+    if not 1 <= steps <= _MOST_STEPS or abs(steps - round(steps)) > 1e-6 * steps:
         raise UserError(f"{name}: {high} is not a whole number of steps of {given.step} away from {low}")
     return given.model_copy(update=numbers)
 

@@ -29,14 +29,13 @@ from harness.files import MANIFEST, checked_name, home, read_json, read_manifest
 from harness.record import RunRecord, read_record
 from harness.report import is_trial
 from harness.report.collecting.neighbours import find_neighbours
-from harness.report.evidence import DAMAGED, Study, Trial, kept_columns, run_rows
+from harness.report.evidence import DAMAGED, Study, Trial, kept_columns, run_rows, shown_space
 
 STORED = 1e-3
 """Percent by which the mean of a column of float32 may miss the metric it belongs to."""
 _BEGINNING = (1980, 1, 1, 0, 0, 0)
 """The time that every member of an archive has; the earliest that the format knows."""
 _ENDED = ("COMPLETE", "PRUNED", "FAIL")
-_RANGE = ("low", "high", "log", "step", "choices")
 
 
 @dataclass(frozen=True)
@@ -220,10 +219,7 @@ def read_study(path: Path) -> Study:
             dataset=facts["dataset"],
             digest=identity["dataset"]["digest"],
             objectives=objectives,
-            space={
-                name: {key: given[key] for key in _RANGE if given.get(key) is not None}
-                for name, given in identity["space"].items()
-            },
+            space=shown_space(identity["space"]),
             settings={
                 "encoder": config["encoder"],
                 "pruner": search["pruner"],

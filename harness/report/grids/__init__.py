@@ -82,6 +82,11 @@ class Grid:
         return self.dataset in self.table.datasets
 
     @property
+    def own(self) -> bool:
+        """Whether it is a table of ours on a dataset that its settings were chosen for."""
+        return self.table.own and self.published
+
+    @property
     def measured(self) -> int:
         """How many different runs its rows have, seeds aside."""
         return len({line.run for line in self.lines if line.records})

@@ -21,7 +21,7 @@ _OWN_WORDS = ("row", "settings", "harness run --published ...", "seeds")
 
 def grid_table(grid: Grid, evidence: Evidence) -> Table:
     """One published table on one dataset; on data of others, a row that nobody can run has nothing to show."""
-    notes, words = tuple(remarks(grid)), _OWN_WORDS if grid.table.own else _WORDS
+    notes, words = tuple(remarks(grid)), _OWN_WORDS if grid.own else _WORDS
     grid = replace(grid, lines=tuple(line for line in grid.lines if line.method or grid.published))
     columns = shown_columns(grid)
     figures = {column: _figures(grid.lines, column) for column in columns}
@@ -103,7 +103,7 @@ def _flags(figures: Sequence[Figure], column: str) -> tuple[list[bool], list[boo
 def _words(line: Line) -> list[str]:
     done = len(line.records)
     seeds = "" if not line.method else str(done) if done >= line.wanted else f"{done} of {line.wanted}"
-    if line.table.own:
+    if line.table.own and line.published:
         return [line.label, line.variant, line.rows[0].name, seeds]
     return [line.label, line.method or "", line.view or "", line.variant, seeds]
 
@@ -121,14 +121,15 @@ def caption(grid: Grid, tests: dict[str, Tested | None]) -> str:
         told += _about(grid)
         told.append(_tests(grid, tests))
     told.append("X: nothing measured." if any(line.method and not line.records for line in grid.lines) else "")
-    if grid.table.own:
+    if grid.own:
         told.append(
             f"Settings: methods/tuned/{grid.table.table}.yaml, which says how each was chosen on held-out rows."
         )
     elif grid.published:
         told.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
     elif grid.records:
-        told.append("The paper has no figures for this dataset: a row is its method with what the table varies.")
+        whose = "It was not tuned" if grid.table.own else "The paper has no figures"
+        told.append(f"{whose} for this dataset: a row is its method with what the table varies.")
     return " ".join(filter(None, told))
 
 

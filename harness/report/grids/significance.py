@@ -62,8 +62,7 @@ def tested(grid: Grid, column: str, figures: Sequence[Figure], evidence: Evidenc
         scores = mean_rows(line, column, evidence) if place not in baselines(grid) else None
         if scores is None or len(scores) != len(reference):
             continue
-        ahead = scores - reference
-        ahead[np.abs(ahead) <= _SAME * np.maximum(np.abs(scores), np.abs(reference))] = 0.0
+        ahead = ahead_of(scores, reference)
         places.append(place)
         values.append(p_value(ahead))
         signs.append(BETTER if ahead.sum() > 0 else WORSE)
@@ -85,6 +84,13 @@ def mean_rows(line: Line, column: str, evidence: Evidence) -> NDArray[np.float64
         return None
     mean: NDArray[np.float64] = np.mean(kept, axis=0)
     return mean
+
+
+def ahead_of(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much each row [M] is ahead; scores that differ by rounding alone are a tie."""
+    ahead: NDArray[np.float64] = scores - reference
+    ahead[np.abs(ahead) <= _SAME * np.maximum(np.abs(scores), np.abs(reference))] = 0.0
+    return ahead
 
 
 @cache
