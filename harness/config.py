@@ -43,6 +43,8 @@ class ValidationSettings(Settings):
 
     size: Annotated[float, Field(ge=0)] = 0.0
     """Rows held out: a number of rows, or a share below 1; 0 for none."""
+    draw: Literal["covered", "any"] = "covered"
+    """Rows whose labels all keep another train row, as labels of test rows do; or any rows."""
     metric: str = "P@1"
     """What decides, larger is better."""
     every_epochs: Annotated[int, Field(ge=1)] = 1

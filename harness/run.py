@@ -18,6 +18,7 @@ from harness import metrics
 from harness.augment.side import with_made_rows
 from harness.config import Layer, RunConfig, card_layers, resolve_layers
 from harness.data import Dataset, load
+from harness.data.holding import covered_draw
 from harness.data.prepare import resolve
 from harness.data.ragged import Ragged, Texts
 from harness.data.tokens import token_counts, token_store
@@ -225,7 +226,8 @@ def hold_out(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], ND
     ):
         raise unknown_name("validation.metric", config.validation.metric, names)
     order = stream(config.seed, "split").permutation(rows)
-    return np.sort(order[count:]), np.sort(order[:count])
+    held_out = covered_draw(dataset.train, order, count) if config.validation.draw == "covered" else order[:count]
+    return np.setdiff1d(order, held_out), np.sort(held_out)
 
 
 def train_side(

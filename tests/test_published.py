@@ -110,6 +110,7 @@ rows:
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A workspace whose only published table is `DEMO`."""
     monkeypatch.setattr(published, "PUBLISHED_FOLDER", tmp_path)
+    monkeypatch.setattr(published, "TUNED_FOLDER", tmp_path / "tuned")
     published_table.cache_clear()
     (tmp_path / "demo-1.yaml").write_text(DEMO)
     yield tmp_path / "demo-1.yaml"

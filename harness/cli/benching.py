@@ -36,6 +36,11 @@ harness bench --table thesis-2.5                                (a paper's table
 harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2    (what it varies, on other data)
 """
 
+Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="0,1,2", help="Random seeds. Default: those of the table if it names any, else 0."),
+]
+
 
 def bench(
     methods: Annotated[
@@ -53,10 +58,7 @@ def bench(
             help=f"Names (`harness ls datasets`) or folders. Default: {DEFAULT_DATASET}, or those of the table.",
         ),
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(metavar="0,1,2", help="Random seeds. Default: those of the table if it names any, else 0."),
-    ] = None,
+    seeds: Seeds = None,
     table: Annotated[
         str | None, typer.Option(metavar="ID,ID", help="Rows of published tables instead; `harness ls published`.")
     ] = None,
