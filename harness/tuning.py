@@ -25,6 +25,7 @@ from harness.sweep.space import Space, parse_over, settings_of, to_json
 from harness.yaml import format_flow, read_yaml
 
 TUNING_FOLDER = METHOD_FOLDER / "tuning"
+_MOST_TRIALS = 10_000
 _DIGITS = 3
 """Of a number that was drawn: more would not be told from chance."""
 
@@ -57,7 +58,8 @@ class Tuning(Settings):
     metrics: list[str]
     objectives: list[str] = Field(min_length=1, max_length=2)
     """What counts on held-out rows: the largest sum."""
-    trials: int = Field(ge=1)
+    trials: int | dict[str, int]
+    """Of every row; by dataset where the same number would take days on one and minutes on another."""
     held_out: float = Field(gt=0, lt=1)
     """Share of the train rows that trials are judged on."""
     seeds: dict[str, list[int]] = Field(min_length=1)
@@ -76,17 +78,23 @@ class Tuning(Settings):
         return names
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> "Tuning":
-        names = [row.row for row in self.rows]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"rows named twice: {', '.join(sorted(twice))}")
+    def _datasets_fit(self) -> "Tuning":
         datasets = list(self.seeds)
         for dataset, found_on in self.like.items():
             if dataset not in datasets or found_on not in datasets[: datasets.index(dataset)] or found_on in self.like:
                 raise ValueError(f"like: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
         for dataset, seeds in self.seeds.items():
+            if not 1 <= self.budget(dataset) <= _MOST_TRIALS:
+                raise ValueError(f"trials: {dataset} takes a number from 1 to {_MOST_TRIALS:,}")
             if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
                 raise ValueError(f"seeds: {dataset} takes different whole numbers from 0")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "Tuning":
+        names = [row.row for row in self.rows]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"rows named twice: {', '.join(sorted(twice))}")
         for place, row in enumerate(self.rows):
             if "validation" in row.settings:
                 raise ValueError(f"row {row.row!r}: what is held out is the same for all rows")
@@ -104,6 +112,10 @@ class Tuning(Settings):
                 if not row.datasets or dataset in row.datasets:
                     yield dataset, row
 
+    def budget(self, dataset: str) -> int:
+        """How many trials every row gets on a dataset; 0 if the file does not say."""
+        return self.trials if isinstance(self.trials, int) else self.trials.get(self.like.get(dataset, dataset), 0)
+
     def study(self, row: TuningRow, dataset: str) -> str:
         """The name of a row's study."""
         return f"{self.table}-{row.shares or row.row}-{self.like.get(dataset, dataset)}"
@@ -119,7 +131,7 @@ class Tuning(Settings):
         return Request(
             method=row.method,
             dataset=dataset,
-            trials=self.trials,
+            trials=self.budget(dataset),
             encoder=row.settings.get("encoder"),
             over=row.over,
             objective=",".join(self.objectives),
@@ -225,7 +237,7 @@ def _found(
     drawn = {name: _rounded(value) for name, value in best.params.items()}
     values = ", ".join(f"{name} {value:.2f}" for name, value in best.values.items())
     where = f" on {study.dataset}" if study.dataset != dataset else ""
-    told = f"trial {best.number + 1} of {tuning.trials}{where}; on held-out rows {values}"
+    told = f"trial {best.number + 1} of {tuning.budget(dataset)}{where}; on held-out rows {values}"
     layers = (Layer("row", row.settings), Layer("drawn", settings_of(drawn, _space(row))))
     return merge(layers)[0], told
 
@@ -239,7 +251,7 @@ def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, St
     if study is None:
         return None
     searched_on, space = tuning.like.get(dataset, dataset), shown_space(to_json(_space(row)))
-    asked = (row.method, searched_on, tuning.objectives, space, tuning.held_out, tuning.trials)
+    asked = (row.method, searched_on, tuning.objectives, space, tuning.held_out, tuning.budget(dataset))
     held_out = study.settings.get("validation")
     there = (study.method, study.dataset, study.objectives, study.space, held_out, len(study.trials))
     return study if asked == there else None

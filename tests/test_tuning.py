@@ -205,7 +205,8 @@ def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("trials: 3", "trials: 0"), "trials"),
+        (("trials: 3", "trials: 0"), "trials: synthetic takes a number from 1"),
+        (("trials: 3", "trials: {lf-pydocs: 3}"), "trials: synthetic takes a number from 1"),
         (("table: demo", "table: other"), "make them equal"),
         (("row: frozen", "row: unidec"), "rows named twice: unidec"),
         (("method: zeroshot,", "method: zeroshot, datasets: [elsewhere],"), "elsewhere has no seeds"),
@@ -335,3 +336,26 @@ def test_a_first_trial_that_was_lost_is_repeated_as_it_was() -> None:
     assert slot.number == 0
     again = drawn(study_, plan, "another worker")
     assert study_._storage.get_trial(again).params == plan.start == {"lambda": 0.5, "beta": 3}
+
+
+def test_a_table_without_ranges_is_written_as_it_stands(
+    demo: Tuning, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = f'    over: "{OVER}"\n'
+    (tmp_path / "tuning" / "demo.yaml").write_text(FILE.replace(over, ""))
+    assert call("tune", "demo", "--dry-run") == 0
+    assert not list((tmp_path / "tuned").iterdir())
+    assert call("tune", "demo") == 0
+    assert "searches nothing; run it: python -m harness bench --table demo" in capsys.readouterr().out
+    assert published_table("demo").rows[1].settings == demo.rows[1].settings
+
+
+def test_a_budget_may_go_by_dataset(demo: Tuning, tmp_path: Path) -> None:
+    text = FILE.replace("trials: 3", f"trials: {{{DATASET}: 2, lf-pydocs: 7}}").replace(
+        "[4, 5]", "[4, 5], lf-pydocs: [0]"
+    )
+    (tmp_path / "tuning" / "demo.yaml").write_text(text)
+    both = read_tuning("demo")
+    assert [both.request(row, dataset, "none").trials for dataset, row in both.searches()] == [2, 7]
+    name = f"demo-unidec-{DATASET}"
+    assert "trial 2 of 2;" in str(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0))}))

@@ -45,6 +45,9 @@ def tune(
     from harness.tuning import read_tuning, write_table
 
     tuning = read_tuning(table)
+    if not list(tuning.searches()):
+        _nothing_to_search(tuning, dry_run)
+        return
     wanted = _wanted(tuning, datasets, rows)
     if dry_run:
         _show(tuning, wanted)
@@ -67,6 +70,15 @@ def tune(
 
 
 tune.__doc__ = f"{tune.__doc__}\n{EXAMPLES}"
+
+
+def _nothing_to_search(tuning: "Tuning", dry_run: bool) -> None:
+    """Of a table without ranges the rows are as they stand."""
+    from harness.tuning import write_table
+
+    for path in [] if dry_run else write_table(tuning, REPORTS):
+        say(f"wrote {short_path(path)}", err=True)
+    say(f"{tuning.table} searches nothing; run it: python -m harness bench --table {tuning.table}")
 
 
 def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[tuple[str, TuningRow]]":
@@ -98,14 +110,12 @@ def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]") -> None:
     for dataset, row in wanted:
         study = ended(tuning, row, dataset, studies)
         best = chosen(study) if study else None
-        there = tuning.trials if study else _begun(tuning.study(row, dataset))
+        there = tuning.budget(dataset) if study else _begun(tuning.study(row, dataset))
         values = [f"{best.values[name]:.2f}" if best else "" for name in tuning.objectives]
         point = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items()) if best else row.over
-        cells.append([dataset, row.row, f"{there} of {tuning.trials}", *values, point])
+        cells.append([dataset, row.row, f"{there} of {tuning.budget(dataset)}", *values, point])
     columns = ["dataset", "row", "trials", *tuning.objectives, "best, or what is searched"]
-    title = (
-        f"{tuning.table}: best of {tuning.trials} trials each by {' + '.join(tuning.objectives)}, % on held-out rows"
-    )
+    title = f"{tuning.table}: best trials by {' + '.join(tuning.objectives)}, % on held-out rows"
     print_table(title, columns, cells, numeric=tuning.objectives)
 
 
