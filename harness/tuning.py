@@ -195,13 +195,14 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
         if found is None:
             continue
         settings, told = found
+        reported = {"scorer": row.view} if row.shares else {}  # what `run --published` shows as the row's own
         rows += [
             f"  - row: {row.row}/{dataset}",
             f"    label: {format_flow(row.label)}",
             f"    dataset: {dataset}",
             f"    method: {row.method}",
             *([f"    view: {row.view}"] if row.view else []),
-            f"    settings: {format_flow(settings)}",
+            f"    settings: {format_flow(settings | reported)}",
             f"    elsewhere: {format_flow(row.settings)}",
             f"    results: {format_flow(nothing)}",
             f"    chosen: {format_flow(told)}",
