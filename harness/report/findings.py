@@ -330,11 +330,14 @@ def _tested(findings: Sequence[Finding]) -> Iterator[RunRecord]:
 def _foot(matrix: Sequence[Grid], findings: Sequence[Finding]) -> str:
     first = matrix[0].lines[0].rows[0].name
     ablations: dict[str, dict[str, None]] = {}
+    seeds: dict[str, set[int]] = {}
     for outcome in (outcome for one in findings for outcome in one.outcomes):
         if not outcome.ahead.table.own:
             ablations.setdefault(outcome.dataset, {})[outcome.ahead.table.table] = None
+            seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)
     others = "".join(
-        f"python -m harness bench --table {','.join(tables)} --datasets {dataset}     # ablations\n"
+        f"python -m harness bench --table {','.join(tables)} --datasets {dataset} "
+        f"--seeds {','.join(map(str, sorted(seeds[dataset])))}     # ablations\n"
         for dataset, tables in ablations.items()
     )
     return f"""## Repeat it

@@ -120,7 +120,7 @@ def _line(table: PublishedTable, row: PublishedRow, dataset: str, varied: list[s
     own = row.settings if row.dataset == dataset else settings_elsewhere(table, row.stem)
     own = {key: value for key, value in own.items() if key not in NOT_SETTINGS}
     shown = [key for key in {**dict.fromkeys(varied), **dict.fromkeys(own)} if key in own]
-    if row.dataset == dataset:
+    if row.dataset == dataset and not table.own:
         shown = [key for key in shown if key in varied]
     return Line(table, (row,), dataset, own, ", ".join(_told(key, own[key]) for key in shown))
 
