@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from harness import metrics
 from harness.config import Layer, Settings, merge
-from harness.data.card import describe_faults
+from harness.data.card import read_model
 from harness.errors import UserError, unknown_name
 from harness.files import write_text
 from harness.method import METHOD_FOLDER, load_method
@@ -22,10 +22,9 @@ from harness.published import TUNED_FOLDER
 from harness.report.evidence import Study, Trial, read_studies, shown_space
 from harness.sweep import Request
 from harness.sweep.space import Space, parse_over, settings_of, to_json
-from harness.yaml import format_flow, read_yaml
+from harness.yaml import format_flow
 
 TUNING_FOLDER = METHOD_FOLDER / "tuning"
-_MOST_TRIALS = 10_000
 _DIGITS = 3
 """Of a number that was drawn: more would not be told from chance."""
 
@@ -84,8 +83,8 @@ class Tuning(Settings):
             if dataset not in datasets or found_on not in datasets[: datasets.index(dataset)] or found_on in self.like:
                 raise ValueError(f"like: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
         for dataset, seeds in self.seeds.items():
-            if not 1 <= self.budget(dataset) <= _MOST_TRIALS:
-                raise ValueError(f"trials: {dataset} takes a number from 1 to {_MOST_TRIALS:,}")
+            if self.budget(dataset) < 1:
+                raise ValueError(f"trials: {dataset} takes a number from 1")
             if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
                 raise ValueError(f"seeds: {dataset} takes different whole numbers from 0")
         return self
@@ -155,10 +154,7 @@ def read_tuning(name: str) -> Tuning:
     if name not in tunings():
         raise unknown_name("table to tune", name, tunings())
     path = tunings()[name]
-    try:
-        tuning = Tuning.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise UserError("\n".join(describe_faults(error, str(path), Tuning))) from error
+    tuning = read_model(path, Tuning)
     if tuning.table != path.stem:
         raise UserError(f"{path}: table is {tuning.table!r} but the file is called {path.stem!r}; make them equal")
     return tuning

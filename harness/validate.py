@@ -7,6 +7,7 @@ from typing import TypeVar
 from harness import DEFAULT_DATASET, DEFAULT_METHOD, published
 from harness.config import Layer, Settings, knob_names, read_config_file, resolve_layers
 from harness.data.card import card_paths, load_card, read_card
+from harness.data.prepare import resolve
 from harness.errors import UserError, unknown_name
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
 from harness.plan.spec import check_plan
@@ -40,7 +41,10 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
 
 def check_tuning(name: str) -> None:
     """A table that is to be tuned must parse, and the ranges of its rows must be ones their methods take."""
-    for row in read_tuning(name).rows:
+    tuning = read_tuning(name)
+    for dataset in tuning.seeds:
+        resolve(dataset)
+    for row in tuning.rows:
         method = load_method(row.method)
         layer = Layer(f"methods/tuning/{name}.yaml: {row.row}", row.settings)
         resolve_layers([method_layer(row.method), layer], method.params)

@@ -20,7 +20,6 @@ from harness.report.findings import (
     Outcome,
     details,
     findings_page,
-    matrix_of,
     read_claims,
     summary,
 )
@@ -170,6 +169,10 @@ def test_a_claim_that_was_written_wrong_is_told(tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text("claims: [{claim: a, source: b, tests: [{tabel: c}]}]")
     with pytest.raises(UserError, match="tabel"):
         read_claims(tmp_path / "claims.yaml")
+    for nothing in ("clams: []", "claims: []"):
+        (tmp_path / "claims.yaml").write_text(nothing)
+        with pytest.raises(UserError, match="claims"):
+            read_claims(tmp_path / "claims.yaml")
 
 
 def test_without_the_matrix_there_is_no_page(tmp_path: Path) -> None:
@@ -179,4 +182,4 @@ def test_without_the_matrix_there_is_no_page(tmp_path: Path) -> None:
 def test_a_matrix_of_one_method_is_no_matrix() -> None:
     """The frozen encoder has nothing to search, so runs of it alone are of every matrix."""
     frozen = tuple(record(f"z{seed}", method="zeroshot", seed=seed) for seed in range(2))
-    assert matrix_of(Evidence(frozen)) == []
+    assert Findings(Evidence(frozen), []).matrix == []

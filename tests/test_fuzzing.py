@@ -220,7 +220,6 @@ _TRUSTED = {
     "harness.report.page": "reads files of the package",
     "harness.report.scale": "reads a page of the repository",
     "harness.report.site": "compares with what it would write",
-    "harness.report.findings": "reads a file of this repository",
     "harness.tuning": "reads files of this repository",
     "harness.repro": "reads what the kernel writes",
     "harness.runlock._process_start": "reads what the kernel writes",

@@ -279,6 +279,7 @@ def test_a_sweep_begins_with_them(workers: Callable[[str], None]) -> None:  # no
         (("method: zeroshot,", "method: zeroshots,"), "zeroshots"),
         (("epochs: 2", "epoks: 2"), "epoks"),
         (("trials: 3", "trials: many"), "trials"),
+        (("trials: 3", "trials: 3\nlike: {nowhere: synthetic}"), "nowhere"),
     ],
 )
 @pytest.mark.usefixtures("demo")

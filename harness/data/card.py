@@ -8,7 +8,7 @@ results without PSP.
 import difflib
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -150,6 +150,17 @@ def read_card(path: Path) -> DatasetCard:
     if card.name != path.stem:
         raise UserError(f"{path}: name is {card.name!r} but the file is called {path.stem!r}; make them equal")
     return card
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """A YAML file as a model; all faults of its form are told together."""
+    try:
+        return model.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, str(path), model))) from error
 
 
 def describe_faults(error: ValidationError, where: str, model: type[BaseModel] | None = None) -> list[str]:

@@ -14,11 +14,10 @@ from statistics import fmean
 from typing import Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from harness.config import Settings
-from harness.data.card import describe_faults
-from harness.errors import UserError
+from harness.data.card import read_model
 from harness.published import published_table, table_paths
 from harness.record import RunRecord
 from harness.report.cells import Cell, Figure, Table
@@ -29,7 +28,6 @@ from harness.report.grids.drawn import measured
 from harness.report.grids.significance import ahead_of, mean_rows, p_value
 from harness.report.marking import marked
 from harness.report.tables import as_markdown, markdown_text
-from harness.yaml import read_yaml
 
 FINDINGS = "FINDINGS.md"
 MATRIX = "benchmark"
@@ -118,16 +116,13 @@ class Finding:
         return self.claim.why if self.claim.explains == self.verdict else ""
 
 
+class _Claims(Settings):
+    claims: list[Claim] = Field(min_length=1)
+
+
 def read_claims(path: Path = CLAIMS) -> list[Claim]:
     """All claims; a fault in the file is a `UserError`."""
-    entries = read_yaml(path).get("claims")
-    try:
-        return [Claim.model_validate(entry) for entry in entries or []]
-    except (ValidationError, TypeError) as error:
-        faults = (
-            describe_faults(error, str(path), Claim) if isinstance(error, ValidationError) else [f"{path}: {error}"]
-        )
-        raise UserError("\n".join(faults)) from error
+    return read_model(path, _Claims).claims
 
 
 class Findings:
@@ -142,6 +137,17 @@ class Findings:
     def all(self) -> list[Finding]:
         """In the order of the claims."""
         return [self._finding(claim) for claim in self._claims]
+
+    @cached_property
+    def matrix(self) -> list[Grid]:
+        """The matrix on every dataset that it was tuned for, where methods can be compared; empty if it was not run."""
+        return [grid for grid in self.grids(MATRIX) if grid.own and grid.measured > 1]
+
+    @property
+    def records(self) -> Iterator[RunRecord]:
+        """Those that tests were made with, some of them several times."""
+        outcomes = (outcome for one in self.all for outcome in one.outcomes)
+        return (record for one in outcomes for line in (one.ahead, one.behind) for record in line.records)
 
     def grids(self, table: str) -> list[Grid]:
         """A table on every dataset with runs of it; each is looked for once."""
@@ -196,19 +202,13 @@ def _costs(dataset: str, ahead: Line, behind: Line, share: float) -> Outcome | N
     return Outcome(dataset, ahead, behind, _TIME, (first, second), 0.0, 1 if first <= share * second else -1)
 
 
-def matrix_of(evidence: Evidence) -> list[Grid]:
-    """The matrix on every dataset that it was tuned for, where methods can be compared; empty if it was not run."""
-    return [grid for grid in Findings(evidence, []).grids(MATRIX) if grid.own and grid.measured > 1]
-
-
 def findings_page(evidence: Evidence) -> str | None:
     """The page as Markdown; None where the matrix was not run."""
-    matrix = matrix_of(evidence)
-    if not matrix:
+    found = Findings(evidence)
+    if not found.matrix:
         return None
-    found = Findings(evidence).all
-    parts = [_head(evidence, matrix, found), as_markdown(summary(found)), *_standings(matrix)]
-    return "\n".join([*parts, as_markdown(details(found)), _foot(matrix, found)])
+    parts = [_head(evidence, found), as_markdown(summary(found.all)), *_standings(found.matrix)]
+    return "\n".join([*parts, as_markdown(details(found.all)), _foot(found)])
 
 
 def summary(findings: Sequence[Finding]) -> Table:
@@ -293,45 +293,31 @@ def _standings(matrix: Sequence[Grid]) -> Iterator[str]:
         yield as_markdown(Table(grid.dataset, columns, tuple(rows), caption, words=2))
 
 
-def _head(evidence: Evidence, matrix: Sequence[Grid], findings: Sequence[Finding]) -> str:
-    records = [record for grid in matrix for record in grid.records]
-    others = {one.run_id for one in _tested(findings)} - {one.run_id for one in records}
+def _head(evidence: Evidence, findings: Findings) -> str:
+    records = [record for grid in findings.matrix for record in grid.records]
+    others = {one.run_id for one in findings.records} - {one.run_id for one in records}
     machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
     names = {study.name for study in evidence.studies if study.name.startswith(f"{MATRIX}-")}
     trials = [trial for study in evidence.studies if study.name in names for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
-    datasets = markdown_text(", ".join(grid.dataset for grid in matrix))
+    datasets = markdown_text(", ".join(grid.dataset for grid in findings.matrix))
     encoders = markdown_text(", ".join(sorted({str(one.config["encoder"]) for one in records})))
-    ablations = (
-        f" Claims about parts of a method are tested on {len(others):,} more runs, at default settings."
-        if others
-        else ""
-    )
+    ablations = f"\nClaims about parts of a method rest on {len(others):,} more runs, not tuned." if others else ""
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
-Settings of the benchmark come from {len(trials):,} trials in {len(names)} searches, the same number of trials for every
+Settings of the benchmark come from {len(trials):,} trials in {len(names)} searches, on a dataset as many for every
 method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
 searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}
 Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
 """
 
 
-def _tested(findings: Sequence[Finding]) -> Iterator[RunRecord]:
-    return (
-        record
-        for one in findings
-        for out in one.outcomes
-        for line in (out.ahead, out.behind)
-        for record in line.records
-    )
-
-
-def _foot(matrix: Sequence[Grid], findings: Sequence[Finding]) -> str:
-    first = matrix[0].lines[0].rows[0].name
+def _foot(findings: Findings) -> str:
+    first = findings.matrix[0].lines[0].rows[0].name
     ablations: dict[str, dict[str, None]] = {}
     seeds: dict[str, set[int]] = {}
-    for outcome in (outcome for one in findings for outcome in one.outcomes):
+    for outcome in (outcome for one in findings.all for outcome in one.outcomes):
         if not outcome.ahead.table.own:
             ablations.setdefault(outcome.dataset, {})[outcome.ahead.table.table] = None
             seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)

@@ -10,7 +10,7 @@ from harness.report import Table, is_trial
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
 from harness.report.figures import Drawing, Missing
-from harness.report.findings import FINDINGS, matrix_of
+from harness.report.findings import FINDINGS
 from harness.report.tables import FORMATS, as_markdown, markdown_text
 
 TITLE = "# Reports"
@@ -26,16 +26,16 @@ def figure_stem(dataset: str, figure: str) -> str:
     return f"figures/{safe or 'data'}{suffix}/{figure}"
 
 
-def index_page(evidence: Evidence, tables: Sequence[Document], figures: dict[str, list[Drawing | Missing]]) -> str:
-    """The index as Markdown."""
-    parts = [
-        _head(evidence),
-        *_findings(evidence),
-        *_comparison(tables),
-        _tables(tables),
-        *_figures(figures),
-        _foot(evidence),
-    ]
+def index_page(
+    evidence: Evidence,
+    tables: Sequence[Document],
+    figures: dict[str, list[Drawing | Missing]],
+    *,
+    concludes: bool = False,
+) -> str:
+    """The index as Markdown; `concludes` where there is a page of findings beside it."""
+    findings = [_FINDINGS] if concludes else []
+    parts = [_head(evidence), *findings, *_comparison(tables), _tables(tables), *_figures(figures), _foot(evidence)]
     return "\n".join(parts)
 
 
@@ -54,13 +54,6 @@ differs.
 run: open it in a browser from a clone (a code host shows its source). With `python -m harness report --open` it also
 shows what each method predicts for each query of *your* runs.
 """
-
-
-def _findings(evidence: Evidence) -> list[str]:
-    """Where the conclusions are, if the matrix they are drawn from was run."""
-    if not matrix_of(evidence):
-        return []
-    return [f"**[Findings]({FINDINGS})**: which claims of the papers hold on this data, and how every method did.\n"]
 
 
 def _comparison(tables: Sequence[Document]) -> list[str]:
@@ -112,6 +105,7 @@ def _code(text: str) -> str:
     return f"{fence}{space}{' '.join(printable(text).split())}{space}{fence}"
 
 
+_FINDINGS = f"**[Findings]({FINDINGS})**: which claims of the papers hold on this data, and how every method did.\n"
 _FAST = """[speed.md](speed.md): how fast the code is against named references, on which machine; step time and memory
   over the number of labels, and every ratio against its target, as figures. Tables: {forms}."""
 _TRIED = """[trust.md](trust.md): what was tried on purpose and what happened: fault list, trainings killed and taken up

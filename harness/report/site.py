@@ -80,13 +80,14 @@ def make_site(evidence: Evidence) -> Site:
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
     files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
-    files[INDEX] = index_page(evidence, tables, figures).encode()
+    findings = findings_page(evidence)
+    if findings is not None:
+        files[FINDINGS] = findings.encode()
+    files[INDEX] = index_page(evidence, tables, figures, concludes=findings is not None).encode()
     if evidence.speed is not None:
         files |= speed_files(evidence.speed)
     if evidence.trust is not None:
         files |= trust_files(evidence.trust)
-    if (findings := findings_page(evidence)) is not None:
-        files[FINDINGS] = findings.encode()
     return Site(files, evidence.speed)
 
 

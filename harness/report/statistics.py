@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from harness.data.card import CARD_FOLDER, DatasetCard, describe_faults, read_card
+from harness.data.card import CARD_FOLDER, DatasetCard, read_card, read_model
 from harness.errors import UserError
 from harness.record import RunRecord
 from harness.report.cells import Cell, Figure, Table
-from harness.yaml import read_yaml
 
 PRINTED_FOLDER = CARD_FOLDER / "published"
 
@@ -57,10 +56,7 @@ class PrintedTable(_Frozen):
 
 def read_printed(path: Path) -> PrintedTable:
     """Parses one file of `datasets/published/`; all faults of its form are reported together."""
-    try:
-        table = PrintedTable.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise UserError("\n".join(describe_faults(error, str(path), PrintedTable))) from error
+    table = read_model(path, PrintedTable)
     if table.table != path.stem:
         raise UserError(f"{path}: table is {table.table!r} but the file is called {path.stem!r}; make them equal")
     return table
