@@ -65,6 +65,8 @@ class Tuning(Settings):
     """By dataset."""
     like: dict[str, str] = Field(default={})
     """Datasets that take the settings found on another one, which stands above them."""
+    begins: dict[str, str] = Field(default={})
+    """Datasets whose searches try, after the settings as they stand, what was found on another one above them."""
     rows: list[TuningRow] = Field(min_length=1)
 
     @field_validator("metrics", "objectives")
@@ -79,9 +81,13 @@ class Tuning(Settings):
     @model_validator(mode="after")
     def _datasets_fit(self) -> "Tuning":
         datasets = list(self.seeds)
-        for dataset, found_on in self.like.items():
-            if dataset not in datasets or found_on not in datasets[: datasets.index(dataset)] or found_on in self.like:
-                raise ValueError(f"like: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
+        for key, pairs in (("like", self.like), ("begins", self.begins)):
+            for dataset, found_on in pairs.items():
+                above = datasets[: datasets.index(dataset)] if dataset in datasets else []
+                if found_on not in above or found_on in self.like:
+                    raise ValueError(f"{key}: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
+        if both := self.like.keys() & self.begins:
+            raise ValueError(f"{', '.join(sorted(both))}: `like` searches nothing that `begins` could begin")
         for dataset, seeds in self.seeds.items():
             if self.budget(dataset) < 1:
                 raise ValueError(f"trials: {dataset} takes a number from 1")
@@ -123,8 +129,15 @@ class Tuning(Settings):
         """Dataset and row of every study."""
         return ((dataset, row) for dataset, row in self.cells() if row.over and dataset not in self.like)
 
-    def request(self, row: TuningRow, dataset: str, track: str) -> Request:
-        """The sweep of a row; its trials look at the held-out rows once, after the last epoch, as a final run does."""
+    def request(self, row: TuningRow, dataset: str, track: str, studies: Mapping[str, Study]) -> Request:
+        """The sweep of a row; its trials look at the held-out rows once, after the last epoch, as a final run does.
+
+        Args:
+            row: A row with ranges.
+            dataset: Where it is searched.
+            track: Where else to log.
+            studies: Searches that have ended, by name: one that this search begins with has to be among them.
+        """
         own = {key: value for key, value in row.settings.items() if key != "encoder"}
         fixed = {**own, "validation": {"size": self.held_out, "every_epochs": _ONCE}}
         return Request(
@@ -137,7 +150,23 @@ class Tuning(Settings):
             settings=tuple(_words(fixed)),
             study=self.study(row, dataset),
             track=track,
+            points=self._found_elsewhere(row, dataset, studies),
         )
+
+    def _found_elsewhere(
+        self, row: TuningRow, dataset: str, studies: Mapping[str, Study]
+    ) -> tuple[Mapping[str, Any], ...]:
+        if dataset not in self.begins:
+            return ()
+        elsewhere = self.begins[dataset]
+        study = ended(self, row, elsewhere, studies)
+        best = chosen(study) if study else None
+        if best is None:
+            raise UserError(
+                f"{row.row} on {dataset} begins with what was found on {elsewhere}, which was not searched yet; first "
+                f"run: python -m harness tune {self.table} --datasets {elsewhere} --rows {row.row}"
+            )
+        return ({name: _rounded(value) for name, value in best.params.items()},)
 
 
 _ONCE = 10_000

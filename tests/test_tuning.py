@@ -14,8 +14,9 @@ from harness.errors import UserError
 from harness.published import published_table, read_table
 from harness.report.evidence import Study, Trial, shown_space
 from harness.run import resolve_config
+from harness.sweep import plan_from
 from harness.sweep.queue import claim, fail, repair
-from harness.sweep.space import parse_over, start, to_json
+from harness.sweep.space import parse_over, starts, to_json
 from harness.sweep.storage import open_study
 from harness.tuning import Tuning, chosen, kept_studies, read_tuning, table_text, tunings
 from methods.unidec import METHOD
@@ -216,6 +217,8 @@ def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureF
         (("[4, 5]", "[4, 4]"), "different whole numbers"),
         (("[4, 5]", "[]"), "different whole numbers"),
         (("trials: 3", "like: {synthetic: lf-pydocs}\ntrials: 3"), "lf-pydocs before synthetic"),
+        (("trials: 3", "begins: {synthetic: lf-pydocs}\ntrials: 3"), "begins: .* lf-pydocs before synthetic"),
+        (("trials: 3", "begins: {lf-pydocs: synthetic}\ntrials: 3"), "begins: .* synthetic before lf-pydocs"),
         (("epochs: 2", "validation: {size: 0.5}"), "what is held out is the same"),
     ],
 )
@@ -233,7 +236,7 @@ def test_what_is_committed_can_be_searched_and_is_what_its_studies_give(name: st
         if row.over:
             config, _ = resolve_config(row.method, "lf-pydocstitles", [Layer("row", row.settings)])
             space = parse_over(row.over, row.method, tuning.load_method(row.method).params)
-            assert start(space, config).keys() == space.keys(), "the first trial would not be its own settings"
+            assert starts(space, config)[0].keys() == space.keys(), "the first trial would not be its own settings"
     file = published.TUNED_FOLDER / f"{name}.yaml"
     assert file.read_text() == table_text(committed, kept_studies(ROOT / "reports"))
 
@@ -257,7 +260,31 @@ def test_the_first_trial_has_the_settings_as_they_stand(
     over: str, settings: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     config, _ = resolve_config("unidec", DATASET, [Layer("test", settings)])
-    assert start(parse_over(over, "unidec", METHOD.params), config) == expected
+    assert starts(parse_over(over, "unidec", METHOD.params), config) == (expected,)
+
+
+def test_what_another_search_found_is_the_second_trial() -> None:
+    found = {"lambda": 0.25, "beta": 5, "eta": 4}
+    plan, study_, _ = begun(trials=3, points=({"lambda": 0.5, "beta": 3}, {**found, "beta": 99}, found))
+    expected = ({"lambda": 0.5, "beta": 3}, {"lambda": 0.25}, {"lambda": 0.25, "beta": 5})
+    assert plan.starts == plan_from(json.loads(json.dumps(plan.as_dict()))).starts == expected
+    points = [study_._storage.get_trial(drawn(study_, plan, "a worker")).params for _ in range(3)]
+    assert points[0] == expected[0]
+    assert points[1]["lambda"] == 0.25
+    assert points[2] == expected[2]
+
+
+def test_a_search_begins_with_what_was_found_on_the_dataset_before(demo: Tuning, tmp_path: Path) -> None:
+    text = FILE.replace("[4, 5]}", "[4, 5], lf-pydocs: [0]}").replace(
+        "held_out", f"begins: {{lf-pydocs: {DATASET}}}\nheld_out"
+    )
+    (tmp_path / "tuning" / "demo.yaml").write_text(text)
+    both, name = read_tuning("demo"), f"demo-unidec-{DATASET}"
+    studies = {name: study(name, (1.0, 2.0), (9.0, 5.0), None)}
+    requests = [both.request(row, dataset, "none", studies) for dataset, row in both.searches()]
+    assert [one.points for one in requests] == [(), ({"lambda": 0.123, "tau": 0.05, "lr_encoder": 0.00123},)]
+    with pytest.raises(UserError, match=f"not searched yet; first run: .* --datasets {DATASET} --rows unidec"):
+        both.request(demo.rows[1], "lf-pydocs", "none", {name: study(name, (1.0, 2.0))})
 
 
 @pytest.mark.usefixtures("workspace")
@@ -336,7 +363,7 @@ def test_a_first_trial_that_was_lost_is_repeated_as_it_was() -> None:
     (slot,) = repair(study_, plan)
     assert slot.number == 0
     again = drawn(study_, plan, "another worker")
-    assert study_._storage.get_trial(again).params == plan.start == {"lambda": 0.5, "beta": 3}
+    assert study_._storage.get_trial(again).params == plan.starts[0] == {"lambda": 0.5, "beta": 3}
 
 
 def test_a_table_without_ranges_is_written_as_it_stands(
@@ -357,6 +384,6 @@ def test_a_budget_may_go_by_dataset(demo: Tuning, tmp_path: Path) -> None:
     )
     (tmp_path / "tuning" / "demo.yaml").write_text(text)
     both = read_tuning("demo")
-    assert [both.request(row, dataset, "none").trials for dataset, row in both.searches()] == [2, 7]
+    assert [both.request(row, dataset, "none", {}).trials for dataset, row in both.searches()] == [2, 7]
     name = f"demo-unidec-{DATASET}"
     assert "trial 2 of 2;" in str(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0))}))

@@ -42,7 +42,7 @@ def tune(
     from harness.data import load
     from harness.report.collecting import keep_study
     from harness.sweep import Timing, study_folder
-    from harness.tuning import read_tuning, write_table
+    from harness.tuning import kept_studies, read_tuning, write_table
 
     tuning = read_tuning(table)
     if not list(tuning.searches()):
@@ -57,7 +57,7 @@ def tune(
     failed = 0
     for number, (dataset, row) in enumerate(wanted, 1):
         say(f"{number} of {len(wanted)}: {row.row} on {dataset}", err=True)
-        done = run_sweep(tuning.request(row, dataset, track), Timing(), workers)
+        done = run_sweep(tuning.request(row, dataset, track, kept_studies(REPORTS)), Timing(), workers)
         for path in (*keep_study(study_folder(tuning.study(row, dataset)), REPORTS), *write_table(tuning, REPORTS)):
             say(f"wrote {short_path(path)}", err=True)
         if done.signal is not None:

@@ -15,6 +15,7 @@ The budget is a queue: slot 0 to N-1, each waiting in the database until a worke
 any number of machines do N trials, not one more, and what a dead worker held is put back and done by another.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ class Request:
     max_retry: int = 2
     track: str = "mlflow"
     out: Path | None = None
+    points: tuple[Mapping[str, Any], ...] = ()
+    """Tried after the settings as they stand: values by range, such as what another search found."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class Plan:
     layers: tuple[Layer, ...]
     """Settings that all trials share."""
     space: dict[str, SearchRange]
-    start: dict[str, Any]
-    """The point of the first trial: the settings as they stand, where they lie in the ranges."""
+    starts: tuple[Mapping[str, Any], ...]
+    """Points of the first trials: the settings as they stand, then those that were asked for, where in the ranges."""
     objectives: tuple[str, ...]
     seed: int
     trials: int
@@ -118,6 +121,7 @@ def plan_from(values: dict[str, Any]) -> Plan:
             "layers": tuple(Layer(**layer) for layer in values["layers"]),
             "space": {name: SearchRange.model_validate(one) for name, one in values["space"].items()},
             "objectives": tuple(values["objectives"]),
+            "starts": tuple(values["starts"]),
             "timing": Timing(**values["timing"]),
         }
     )

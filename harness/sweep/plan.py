@@ -14,7 +14,7 @@ from harness.method import load_method
 from harness.model import is_folder
 from harness.run import choose_device, hold_out, resolve_config
 from harness.sweep import PRUNERS, SAMPLERS, Plan, Request, Timing, study_folder
-from harness.sweep.space import Space, default_names, parse_over, settings_of, start, to_json
+from harness.sweep.space import Space, default_names, parse_over, settings_of, starts, to_json
 from harness.sweep.storage import storage_address
 from harness.tracking import make_tracker
 
@@ -53,7 +53,7 @@ def make_plan(request: Request, timing: Timing) -> Plan:
         dataset=request.dataset,
         layers=tuple(layers),
         space=space,
-        start=start(space, config),
+        starts=starts(space, config, request.points),
         objectives=objectives,
         seed=request.seed,
         trials=request.trials,

@@ -9,7 +9,7 @@ drops it.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,16 +87,19 @@ def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False
         if stopped():
             return
         if not slot.trials:
-            enqueue(study, {"slot": slot.number, "attempts": 0}, point=_first_point(plan, slot))
+            enqueue(study, {"slot": slot.number, "attempts": 0}, point=_known_point(plan, slot))
 
 
-def _first_point(plan: Plan, slot: Slot) -> dict[str, Any]:
-    """What is known of a slot's point before anything was drawn: the first one has the settings as they stand."""
-    return plan.start if slot.number == 0 else {}
+def _known_point(plan: Plan, slot: Slot) -> Mapping[str, Any]:
+    """What is known of a slot's point before anything was drawn."""
+    return plan.starts[slot.number] if slot.number < len(plan.starts) else {}
 
 
 def enqueue(
-    study: "Study", attributes: dict[str, Any], like: "FrozenTrial | None" = None, point: dict[str, Any] | None = None
+    study: "Study",
+    attributes: dict[str, Any],
+    like: "FrozenTrial | None" = None,
+    point: Mapping[str, Any] | None = None,
 ) -> None:
     """Adds a waiting trial; `like` another one, with its point and what it has reported, or with values of `point`."""
     from optuna.trial import TrialState, create_trial
@@ -105,7 +108,7 @@ def enqueue(
         create_trial(
             state=TrialState.WAITING,
             user_attrs=attributes,
-            system_attrs={"fixed_params": point} if point else None,  # as `Study.enqueue_trial` does
+            system_attrs={"fixed_params": dict(point)} if point else None,  # as `Study.enqueue_trial` does
             params=like.params if like else {},
             distributions=like.distributions if like else {},
             intermediate_values=like.intermediate_values if like else {},
@@ -129,7 +132,7 @@ def repair(study: "Study", plan: Plan) -> list[Slot]:
         last = slot.trials[-1]
         kept = {key: value for key, value in last.user_attrs.items() if key != "worker"}
         attributes = {**kept, "attempts": slot.attempts + 1, "retry_of": last.number}
-        enqueue(study, attributes, like=last, point=_first_point(plan, slot))
+        enqueue(study, attributes, like=last, point=_known_point(plan, slot))
     return again
 
 

@@ -51,7 +51,7 @@ __all__ = [
     "from_json",
     "parse_over",
     "settings_of",
-    "start",
+    "starts",
     "suggest",
     "to_json",
 ]
@@ -138,10 +138,15 @@ def _suggest(trial: "BaseTrial", name: str, given: SearchRange) -> Value:
     return trial.suggest_float(name, low, high, step=given.step, log=given.log)
 
 
-def start(space: Space, config: RunConfig) -> dict[str, Value]:
-    """What the settings say before a point is drawn, by range; without ranges that this lies outside of."""
-    found = {name: _set_to(given, config) for name, given in space.items()}
-    return {name: value for name, value in found.items() if _lies_in(value, space[name])}
+def starts(space: Space, config: RunConfig, points: Sequence[Mapping[str, Value]] = ()) -> tuple[dict[str, Value], ...]:
+    """Points to begin with: what the settings say, then `points` that are other ones; without values out of range."""
+    settings = {name: _set_to(given, config) for name, given in space.items()}
+    known: list[dict[str, Value]] = []
+    for point in (settings, *points):
+        found = {name: value for name, value in point.items() if name in space and _lies_in(value, space[name])}
+        if found not in known:
+            known.append(found)
+    return tuple(known)
 
 
 def _set_to(given: SearchRange, config: RunConfig) -> Value:
