@@ -5,7 +5,7 @@ from pathlib import Path
 from harness.record import RunRecord
 from harness.report import Cell, Table
 from harness.report.evidence import Evidence
-from harness.report.figures import Drawing, Missing
+from harness.report.figures.drawing import Drawing, Missing, figure_stem
 from harness.report.page import build_page, page_data
 from tests.page_world import IMAGE, QUOTE, SCRIPT, World, write_shards
 
@@ -76,7 +76,12 @@ def write_page(folder: Path, runs: list[RunRecord], worlds: list[World] | None =
     """The page, with the explorer's shards beside it if there are datasets to explore."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
-    page.write_text(build_page(page_data(Evidence(tuple(runs))), FIGURES, TABLES), encoding="utf-8")
+    page.write_text(build_page(page_data(Evidence(tuple(runs))), {"lf-made": FIGURES}, TABLES), encoding="utf-8")
+    for one in FIGURES:
+        if isinstance(one, Drawing):
+            picture = folder / f"{figure_stem('lf-made', one.id)}.svg"
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            picture.write_bytes(one.svg)
     if worlds:
         write_shards(worlds, folder / "explorer")
     return page

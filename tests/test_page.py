@@ -18,7 +18,7 @@ from harness.report import Cell, Table
 from harness.report.cells import Figure
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
-from harness.report.figures.drawing import Drawing, Missing
+from harness.report.figures.drawing import Drawing, Missing, figure_stem
 from harness.report.page import SCRIPTS, build_page, page_data
 from harness.report.page.embedding import rounded, script_json
 
@@ -52,8 +52,8 @@ def run(method: str = "alpha", seed: int = 0, p1: float = 50.0, **changes: Any) 
     return RunRecord.model_validate({**values, **changes})
 
 
-def page(*records: RunRecord, figures: Any = (), tables: Any = ()) -> str:
-    return build_page(page_data(Evidence(records)), figures, tables)
+def page(*records: RunRecord, figures: Any = None, tables: Any = ()) -> str:
+    return build_page(page_data(Evidence(records)), figures or {}, tables)
 
 
 class Reader(HTMLParser):
@@ -145,7 +145,7 @@ def test_a_name_without_utf_8_form_can_be_written() -> None:
 
 
 def test_the_policy_allows_the_page_itself_and_nothing_else() -> None:
-    read = Reader(page(run(), figures=[Drawing("f", "f", "f", "f", SVG, b"")]))
+    read = Reader(page(run(), figures={"made": [Drawing("f", "f", "f", "f", SVG, b"")]}))
     [policy] = [one["content"] for one in read.of("meta") if one.get("http-equiv") == "Content-Security-Policy"]
     rules = {rule.split()[0]: rule.split()[1:] for rule in str(policy).split("; ")}
     hashed = {
@@ -155,13 +155,13 @@ def test_the_policy_allows_the_page_itself_and_nothing_else() -> None:
     assert rules["default-src"] == ["'none'"]
     assert rules["script-src"] == [hashed["script"], "'self'", "file:"]
     assert rules["style-src"] == [hashed["style"]]
-    assert rules["img-src"] == ["data:"]
+    assert rules["img-src"] == ["'self'", "file:", "data:"]
     assert "connect-src" not in rules
     assert len(read.inside["style"]) == 1
 
 
 def test_nothing_is_asked_of_another_place() -> None:
-    made = page(run(), figures=[Drawing("f", "f", "f", "f", SVG, b"")])
+    made = page(run(), figures={"made": [Drawing("f", "f", "f", "f", SVG, b"")]})
     addresses = [
         value
         for _, one in Reader(made).elements
@@ -169,21 +169,21 @@ def test_nothing_is_asked_of_another_place() -> None:
         if key in ("src", "href", "srcset", "action")
     ]
     assert addresses
-    assert all(str(value).startswith(("data:", "#")) for value in addresses)
+    assert all(str(value).startswith(("data:", "#", "figures/made/")) for value in addresses)
     outside = set(re.findall(r"https?://[^\s\"'<>)]+", made))
     assert outside == {"http://www.w3.org/2000/svg"}, "the name of a language, which is no request"
 
 
 def test_pictures_are_images_with_words_and_a_size() -> None:
-    [image] = Reader(page(run(), figures=[Drawing("f", "T", "C", 'it is "so"', SVG, b"")])).of("img")
-    kind, _, content = str(image["src"]).partition(",")
-    assert kind == "data:image/svg+xml"
-    assert unquote(content) == " ".join(SVG.decode().split())
+    [image] = Reader(page(run(), figures={"a/ü": [Drawing("f", "T", "C", 'it is "so"', SVG, b"")]})).of("img")
+    assert unquote(str(image["src"])) == f"{figure_stem('a/ü', 'f')}.svg"
     assert (image["alt"], image["width"], image["height"]) == ('it is "so"', "200", "100")
 
 
 def test_a_missing_figure_says_what_to_run() -> None:
-    read = Reader(page(run(), figures=[Missing("course", "Course", "No curves.", "python -m harness bench --x 'a b'")]))
+    read = Reader(
+        page(run(), figures={"made": [Missing("course", "Course", "No curves.", "python -m harness bench --x 'a b'")]})
+    )
     assert "python -m harness bench --x 'a b'" in read.texts
     assert {"data-figure": "course", "class": "missing"} in read.of("figure")
 

@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 def written(folder: Path, *records: Any) -> Path:
     page = folder / "index.html"
-    page.write_text(build_page(page_data(Evidence(records))), encoding="utf-8")
+    page.write_text(build_page(page_data(Evidence(records)), {}), encoding="utf-8")
     return page
 
 

@@ -1,6 +1,5 @@
 """reports/README.md: the index of tables and figures for people who read on a code host, figures shown."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 
@@ -9,21 +8,13 @@ from harness.printable import printable
 from harness.report import Table, is_trial
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
-from harness.report.figures import Drawing, Missing
+from harness.report.figures.drawing import Drawing, Missing, figure_stem
 from harness.report.findings import FINDINGS
 from harness.report.tables import FORMATS, as_markdown, markdown_text
 
 TITLE = "# Reports"
 """The first line of every index; a folder whose README has it is a report's."""
 _FORM_NAMES = {"md": "Markdown", "tex": "LaTeX", "csv": "CSV", "html": "HTML"}
-
-
-def figure_stem(dataset: str, figure: str) -> str:
-    """Where a figure lies, without its ending; a dataset may be called by a path or by options."""
-    safe = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in dataset).strip(".-")
-    # names that look alike without their signs stay apart
-    suffix = "" if safe == dataset else f"-{hashlib.sha256(dataset.encode(errors='replace')).hexdigest()[:6]}"
-    return f"figures/{safe or 'data'}{suffix}/{figure}"
 
 
 def index_page(

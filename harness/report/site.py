@@ -18,8 +18,9 @@ from harness.report import is_trial
 from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
+from harness.report.figures.drawing import figure_stem
 from harness.report.findings import FINDINGS, findings_page
-from harness.report.index import TITLE, figure_stem, index_page
+from harness.report.index import TITLE, index_page
 from harness.report.page import build_page, page_data
 from harness.report.scale import PLACE, refreshed, scale_page
 from harness.report.speed import speed_files

@@ -1,7 +1,8 @@
-"""The page: evidence -> `page_data` -> `build_page` -> one HTML file that needs nothing else.
+"""The page: evidence -> `page_data` -> `build_page` -> one HTML file that asks nothing of another place.
 
-Styles, scripts, data and figures are inside the file, so it works from a disk, offline, and can be mailed. Only the
-prediction explorer reads more: scripts in `explorer/` beside the page, made by `harness.report.explorer`.
+Styles, scripts and data are inside the file, so it works from a disk and offline. Pictures are read from `figures/`
+beside it, where the report has them anyway: inside, they would be two thirds of the page. The prediction explorer reads
+scripts in `explorer/`, made by `harness.report.explorer`.
 Names and texts are other people's. They reach the page as escaped HTML or as JSON that scripts show as text, never as
 markup, and a content security policy lets nothing run but the page's own script (by its hash) and those shards.
 """
@@ -19,7 +20,7 @@ from urllib.parse import quote
 from harness.printable import printable
 from harness.report import Table
 from harness.report.documents import Document
-from harness.report.figures.drawing import Drawing, Missing
+from harness.report.figures.drawing import Drawing, Missing, figure_stem
 from harness.report.page.data import page_data
 from harness.report.page.embedding import script_json
 from harness.report.tables import as_html
@@ -41,17 +42,16 @@ SCRIPTS = (
 """In the order in which they build on each other; together they are one script."""
 
 
-Figures = Sequence[Drawing | Missing]
+Figures = Mapping[str, Sequence[Drawing | Missing]]
+"""By dataset, in the order in which they are shown."""
 
 
-def build_page(
-    data: dict[str, Any], figures: Figures | Mapping[str, Figures] = (), tables: Sequence[Table | Document] = ()
-) -> str:
+def build_page(data: dict[str, Any], figures: Figures, tables: Sequence[Table | Document] = ()) -> str:
     """The whole page as HTML; the same arguments give the same text.
 
     Args:
         data: What `page_data` gives.
-        figures: In the order in which they are shown; where there are several datasets, by their names.
+        figures: Their pictures are expected beside the page, at `figure_stem`.
         tables: Tables of the papers and others, in the order in which they are shown.
     """
     style = _asset("page.css")
@@ -78,7 +78,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the page may do: its own style and script, pictures inside the file, and shards from where it lies.
+    """What the page may do: its own style and script, pictures and shards from where it lies.
 
     `'self'` covers a page from a server; a page from a disk has no origin in some browsers, so `file:` is named too.
     """
@@ -87,7 +87,7 @@ def _policy(style: str, script: str) -> str:
             "default-src 'none'",
             f"script-src {_source(script)} 'self' file:",
             f"style-src {_source(style)}",
-            "img-src data:",
+            "img-src 'self' file: data:",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -147,23 +147,22 @@ def _dataset_in(table: Table, document: Document) -> str:
     return table.title.removeprefix(f"{document.id} on ").removesuffix(f": {document.title}")
 
 
-def _figures(data: dict[str, Any], figures: Figures | Mapping[str, Figures]) -> str:
+def _figures(data: dict[str, Any], figures: Figures) -> str:
     """All figures; with several datasets those of the first are in sight, and the others open on demand."""
-    if not isinstance(figures, Mapping):
-        return _gallery(figures)
-    if len(figures) < 2:
-        return "".join(map(_gallery, figures.values()))
+    galleries = {name: _gallery(name, drawn) for name, drawn in figures.items()}
+    if len(galleries) < 2:
+        return "".join(galleries.values())
     titles = {one["name"]: one["title"] for one in data["datasets"]}
-    shown = [_closed(f"<h3>{_text(titles.get(name, name))}</h3>", _gallery(one)) for name, one in figures.items()]
+    shown = [_closed(f"<h3>{_text(titles.get(name, name))}</h3>", gallery) for name, gallery in galleries.items()]
     return "\n".join([shown[0].replace("<details>", "<details open>", 1), *shown[1:]])
 
 
-def _gallery(figures: Figures) -> str:
-    drawn = "\n".join(map(_figure, figures))
+def _gallery(dataset: str, figures: Sequence[Drawing | Missing]) -> str:
+    drawn = "\n".join(_figure(one, quote(f"{figure_stem(dataset, one.id)}.svg")) for one in figures)
     return f'<div class="gallery">\n{drawn}\n</div>' if drawn else ""
 
 
-def _figure(figure: Drawing | Missing) -> str:
+def _figure(figure: Drawing | Missing, address: str) -> str:
     """A picture that is an image even if its SVG held a script, or what to run to get it."""
     head = f'<figure data-figure="{_text(figure.id)}"'
     title = f"<strong>{_text(figure.title)}</strong>"
@@ -172,10 +171,9 @@ def _figure(figure: Drawing | Missing) -> str:
             f'{head} class="missing"><figcaption>{title} {_text(figure.why)}</figcaption>'
             f'<div class="command"><code>{_text(figure.command)}</code></div></figure>'
         )
-    source = _text(_address(figure.svg))
     return (
         f'{head}><button class="enlarge" type="button" aria-label="Enlarge: {_text(figure.title)}">'
-        f'<img src="{source}" alt="{_text(figure.alt)}"{_size(figure.svg)} loading="lazy"></button>'
+        f'<img src="{_text(address)}" alt="{_text(figure.alt)}"{_size(figure.svg)} loading="lazy"></button>'
         f"<figcaption>{title} {_text(figure.caption)}</figcaption></figure>"
     )
 
@@ -184,9 +182,3 @@ def _size(svg: bytes) -> str:
     """Width and height as attributes, so that the page keeps the place of a picture it has not drawn yet."""
     found = re.search(rb'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', svg[:2000])
     return "" if found is None else ' width="{:.0f}" height="{:.0f}"'.format(*map(float, found.groups()))
-
-
-def _address(svg: bytes) -> str:
-    """An SVG as an address that holds it, a quarter shorter than in base64; line breaks in it mean nothing."""
-    text = " ".join(svg.decode("utf-8", "replace").split())
-    return "data:image/svg+xml," + quote(text, safe=" <>/;=!&'()*+,-.[]")
