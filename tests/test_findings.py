@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UserError
 from harness.published import published_table
-from harness.report.evidence import Evidence
+from harness.record import RunRecord
+from harness.report.evidence import Evidence, Study, Trial
 from harness.report.findings import (
     Claim,
     Finding,
@@ -23,7 +24,8 @@ from harness.report.findings import (
     read_claims,
     summary,
 )
-from harness.report.grids import Line
+from harness.report.findings.behind import gap_table, gaps, tried_table
+from harness.report.grids import Grid, Line
 from harness.report.tables import as_markdown
 from harness.validate import check_claims
 from tests.test_declared import DATASET, record
@@ -175,8 +177,78 @@ def test_a_claim_that_was_written_wrong_is_told(tmp_path: Path) -> None:
             read_claims(tmp_path / "claims.yaml")
 
 
+def matrix(first: RunRecord, second: RunRecord) -> list[Grid]:
+    """UniDEC with and without hard negatives, as if they were two methods of the matrix."""
+    rows = {row.stem: row for row in published_table("thesis-2.5").rows}
+    named = (("unidec", first), ("unidec-de", first), ("unidec-no-hard", second))
+    lines = [
+        Line(
+            published_table("thesis-2.5"), (rows[stem],), DATASET, {"eta": one.config["params"]["eta"]}, records=(one,)
+        )
+        for stem, one in named
+    ]
+    return [Grid(published_table("thesis-2.5"), DATASET, tuple(lines))]
+
+
+def test_whatever_is_above_unidec_is_told_by_bin(tmp_path: Path) -> None:
+    found = evidence(tmp_path, 0.4, 0.7, seeds=1)
+    runs = [
+        one.model_copy(
+            update={"contributions": [{"bin": "head", "P@1": 10.0 + 5 * place}, {"bin": "tail", "P@1": 30.0}]}
+        )
+        for place, one in enumerate(found.records)
+    ]
+    (gap,) = gaps(matrix(*runs), found)
+    assert (gap.metric, gap.other.rows[0].stem, gap.bins) == ("P@1", "unidec-no-hard", (-5.0, None, 0.0))
+    assert gap.values[1] - gap.values[0] == pytest.approx(30, abs=8)
+    table = gap_table([gap])
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]][6:] == ["-5.00", "", "0.00", "0.0000"]
+    assert table.rows[0][-1].best
+
+
+def test_where_unidec_is_first_there_is_nothing_to_tell(tmp_path: Path) -> None:
+    found = evidence(tmp_path, 0.7, 0.4, seeds=1)
+    assert gaps(matrix(*found.records), found) == []
+    assert gap_table([]) is None
+
+
+def test_a_gap_without_rows_has_no_p() -> None:
+    runs = (record("a", p1=50.0), record("b", p1=60.0, eta=0))
+    (gap,) = gaps(matrix(*runs), Evidence(runs))
+    assert (gap.p, gap.values) == (None, (50.0, 60.0))
+    table = gap_table([gap])
+    assert table is not None
+    assert table.rows[0][-1].text == ""
+
+
+def test_what_was_tried_is_held_against_the_settings_as_they_stand() -> None:
+    trials = [
+        Trial(number=number, state=state, values=values, params={"tau": 0.05 + number / 100}, seconds=1.0)
+        for number, state, values in (
+            (0, "COMPLETE", {"P@1": 50.0, "PSP@5": 40.0}),
+            (1, "FAIL", {}),
+            (2, "COMPLETE", {"P@1": 49.0, "PSP@5": 44.0}),
+        )
+    ]
+    facts: dict[str, Any] = {"method": "unidec", "dataset": DATASET, "digest": "d", "objectives": ["P@1", "PSP@5"]}
+    facts |= {"space": {"tau": {}}, "settings": {}, "best": [2]}
+    table = tried_table(
+        [
+            Study(name="tried-tau", trials=trials, **facts),
+            Study(name="tried-nothing", trials=trials[1:], **facts),  # the settings as they stand came to no end
+            Study(name="other", trials=trials, **facts),
+        ]
+    )
+    assert table is not None
+    (row,) = table.rows
+    words = [DATASET, "unidec", "tau", "2", "tau 0.07", "50.00", "49.00", "40.00", "44.00"]
+    assert [cell.text for cell in row] == words
+    assert tried_table([]) is None
+
+
 def test_without_the_matrix_there_is_no_page(tmp_path: Path) -> None:
-    assert findings_page(evidence(tmp_path, 0.7, 0.4)) is None
+    assert findings_page(Findings(evidence(tmp_path, 0.7, 0.4))) is None
 
 
 def test_a_matrix_of_one_method_is_no_matrix() -> None:

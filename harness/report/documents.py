@@ -10,14 +10,16 @@ from harness.published import published_tables
 from harness.record import RunRecord
 from harness.report import Table, comparison, is_trial
 from harness.report.evidence import Evidence
+from harness.report.findings import Findings, details
 from harness.report.grids import grids
 from harness.report.grids.defaults import changed_settings
 from harness.report.grids.drawn import grid_table
 from harness.report.statistics import statistics_table
 
-COMPARISON, STATISTICS = "comparison", "thesis-2.1"
+COMPARISON, STATISTICS, TESTS = "comparison", "thesis-2.1", "claims"
 _SIZES = "The datasets: how large, how dense and how long they are, in print, in the card and as measured."
 
+_EVERY_TEST = "What the papers claim: every test behind the verdicts of the findings."
 _DEFAULTS = "A method that was run at its default settings is shown at these alone."
 
 
@@ -35,11 +37,15 @@ class Document:
 def table_titles() -> dict[str, str]:
     """Every table there is, by name, with what it compares."""
     published = {name: table.caption for name, table in published_tables().items()}
-    return {COMPARISON: "Every method at its own settings, dataset by dataset.", STATISTICS: _SIZES, **published}
+    own = {COMPARISON: "Every method at its own settings, dataset by dataset.", TESTS: _EVERY_TEST, STATISTICS: _SIZES}
+    return {**own, **published}
 
 
 def documents(
-    evidence: Evidence, only: Iterable[str] | None = None, datasets: Iterable[str] | None = None
+    evidence: Evidence,
+    only: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    findings: Findings | None = None,
 ) -> list[Document]:
     """Tables of the given names, or all, in the order of `table_titles`.
 
@@ -47,16 +53,18 @@ def documents(
         evidence: What they are made from.
         only: Names of tables; one that is none raises `UserError` with the nearest one.
         datasets: Names, where not all are wanted.
+        findings: Those of the evidence, if they are at hand.
     """
     titles = table_titles()
     for name in only or ():
         if name not in titles:
             raise unknown_name("table", name, titles)
     wanted, places = [name for name in titles if only is None or name in set(only)], list(datasets or []) or None
+    found_out = findings or Findings(evidence)
     made = []
     with progress("tables", len(wanted), "tables") as advance:
         for name in wanted:
-            made.append(_document(evidence, name, titles[name], places))
+            made.append(_document(found_out, name, titles[name], places))
             advance(1)
     found = [document for document in made if document.tables]
     if not found:
@@ -65,7 +73,11 @@ def documents(
     return found
 
 
-def _document(evidence: Evidence, name: str, title: str, datasets: list[str] | None) -> Document:
+def _document(findings: Findings, name: str, title: str, datasets: list[str] | None) -> Document:
+    evidence = findings.evidence
+    if name == TESTS:
+        every = details(findings.all, datasets)
+        return Document(name, title, (every,) if every.rows else (), True)
     if name == STATISTICS:
         return Document(name, title, (statistics_table(list(evidence.records)),), True)
     if name == COMPARISON:

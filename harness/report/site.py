@@ -19,7 +19,7 @@ from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
 from harness.report.figures.drawing import figure_stem
-from harness.report.findings import FINDINGS, findings_page
+from harness.report.findings import FINDINGS, Findings, findings_page
 from harness.report.index import TITLE, index_page
 from harness.report.page import build_page, page_data
 from harness.report.scale import PLACE, refreshed, scale_page
@@ -68,7 +68,8 @@ def _datasets(evidence: Evidence) -> list[str]:
 
 def make_site(evidence: Evidence) -> Site:
     """Everything a report consists of, but for the explorer's texts, which are other people's."""
-    tables, figures = documents(evidence), drawings(evidence)
+    findings = Findings(evidence)
+    tables, figures = documents(evidence, findings=findings), drawings(evidence)
     files: dict[str, bytes] = {}
     for document in tables:
         for form in FORMATS:
@@ -81,10 +82,10 @@ def make_site(evidence: Evidence) -> Site:
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
     files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
-    findings = findings_page(evidence)
-    if findings is not None:
-        files[FINDINGS] = findings.encode()
-    files[INDEX] = index_page(evidence, tables, figures, concludes=findings is not None).encode()
+    concluded = findings_page(findings)
+    if concluded is not None:
+        files[FINDINGS] = concluded.encode()
+    files[INDEX] = index_page(evidence, tables, figures, concludes=concluded is not None).encode()
     if evidence.speed is not None:
         files |= speed_files(evidence.speed)
     if evidence.trust is not None:

@@ -1,0 +1,178 @@
+"""The page of findings, two sheets of paper: verdicts, standings, where UniDEC is behind, and how to repeat it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from harness.report.cells import Cell, Figure, Table
+from harness.report.comparing.paired import LEVEL
+from harness.report.evidence import Evidence
+from harness.report.findings.behind import JUDGED, Gap, gap_table, gaps, tried_table
+from harness.report.findings.claims import MATRIX, TIME, Finding, Findings, read_claims
+from harness.report.grids import Grid, Line
+from harness.report.grids.drawn import measured
+from harness.report.marking import marked
+from harness.report.tables import as_markdown, markdown_text
+
+FINDINGS = "FINDINGS.md"
+_EVERY_TEST = "Every test, with its figures: [tables/claims.md](tables/claims.md).\n"
+_SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
+_WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
+
+
+def findings_page(found: Findings) -> str | None:
+    """The page as Markdown; None where the matrix was not run."""
+    if not found.matrix:
+        return None
+    parts = [_head(found.evidence, found), as_markdown(summary(found.all)), _EVERY_TEST, *_standings(found.matrix)]
+    return "\n".join([*parts, *_behind(found), _foot(found)])
+
+
+def _behind(found: Findings) -> Iterator[str]:
+    """Where UniDEC is not first, why, and what was tried."""
+    above = gaps(found.matrix, found.evidence)
+    yield _first(found.matrix, above)
+    if table := gap_table(above):
+        yield as_markdown(table)
+    accounts = read_claims().accounts
+    for dataset in dict.fromkeys(gap.dataset for gap in above):
+        if dataset in accounts:
+            yield f"**{markdown_text(dataset)}.** {' '.join(accounts[dataset].split())}\n"
+    if tried := tried_table(found.evidence.studies):
+        yield as_markdown(tried)
+
+
+def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
+    lines = []
+    for metric in JUDGED:
+        behind = {gap.dataset for gap in above if gap.metric == metric}
+        first = [grid.dataset for grid in matrix if grid.dataset not in behind]
+        lines.append(f"in {metric} on {', '.join(first)}" if first else f"in {metric} nowhere")
+    return f"UniDEC is first {markdown_text('; '.join(lines))}.\n"
+
+
+def summary(findings: Sequence[Finding]) -> Table:
+    """A line a claim."""
+    rows = [
+        (
+            Cell(one.claim.claim),
+            Cell(one.claim.source),
+            Cell(one.verdict, best=one.verdict in ("holds", "does not hold")),
+            Cell(", ".join(_told(one))),
+            Cell(one.why),
+        )
+        for one in findings
+    ]
+    columns = ("claim", "where", "verdict", "tests", "why")
+    caption = (
+        f"A test: two rows, one metric, one dataset; paired on test rows, {100 * LEVEL:g} %, Holm's correction within "
+        "a claim. It tells whether a difference would hold on other rows, with these trainings. A claim is decided if "
+        "no two decided tests disagree and no fewer are decided than are not."
+    )
+    return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
+
+
+def _told(finding: Finding) -> list[str]:
+    return [f"{finding.count(sign)} {word}" for sign, word in _WORDS.items() if finding.count(sign)] or ["none"]
+
+
+def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) -> Table:
+    """Every test, or those on some datasets."""
+    rows: list[tuple[Cell, ...]] = []
+    breaks = []
+    for finding in findings:
+        outcomes = [one for one in finding.outcomes if datasets is None or one.dataset in datasets]
+        breaks += [len(rows)] if outcomes else []
+        for one in outcomes:
+            lines, digits = (one.ahead, one.behind), 1 if one.measure == TIME else 2
+            measure = f"{one.measure}, {one.margin:g} behind allowed" if one.margin else one.measure
+            seeds = " and ".join(dict.fromkeys(str(len(line.records)) for line in lines))
+            words = (finding.claim.claim, one.dataset, *(f"{_name(line)}" for line in lines), measure, seeds)
+            figures = (*one.values, one.values[0] - one.values[1])
+            rows.append(
+                (
+                    *(Cell(text) for text in words),
+                    Cell(_WORDS[one.sign], best=one.sign != 0),
+                    *(Cell.of(Figure(value, n=1, digits=digits)) for value in figures),
+                    Cell("" if one.measure == TIME else f"{one.p:.4f}"),
+                )
+            )
+    columns = ("claim", "dataset", "row", "against", "in", "seeds", "outcome", "row's", "other's", "difference", "p")
+    caption = "Means over seeds; p after Holm's correction. Times are compared as they are."
+    return Table("Every test", columns, tuple(rows), caption, words=7, breaks=tuple(breaks[1:]), id="claims")
+
+
+def _name(line: Line) -> str:
+    return f"{line.table.table}: {line.label}"
+
+
+def _standings(matrix: Sequence[Grid]) -> Iterator[str]:
+    """Every method on every dataset of the matrix, the best first."""
+    columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
+    for grid in matrix:
+        lines = sorted((line for line in grid.lines if line.records), key=lambda line: -fmean(measured(line, "P@1")))
+        figures = {name: [Figure.of(measured(line, name)) for line in lines] for name in _SHOWN}
+        flags = {name: marked(figures[name], "up") for name in _SHOWN}
+        rows = []
+        for place, line in enumerate(lines):
+            words = [line.label, line.rows[0].name, str(len(line.records))]
+            best, second = ([flags[name][which][place] for name in _SHOWN] for which in (0, 1))
+            scores = [
+                Cell.of(figures[name][place], best=first, second=next_)
+                for name, first, next_ in zip(_SHOWN, best, second, strict=True)
+            ]
+            costs = [
+                Figure.of([float(one.training[key]) for one in line.records if one.training.get(key)], digits=0)
+                for key in ("epochs", "seconds")
+            ]
+            trained = [Cell.of(replace(cost, std=None)) if cost.n else Cell("") for cost in costs]
+            rows.append((*map(Cell, words), *scores, *trained))
+        caption = (
+            "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
+            "dataset's card; seconds are of runs that may have shared the machine."
+        )
+        yield as_markdown(Table(grid.dataset, columns, tuple(rows), caption, words=2))
+
+
+def _head(evidence: Evidence, findings: Findings) -> str:
+    records = [record for grid in findings.matrix for record in grid.records]
+    others = {one.run_id for one in findings.records} - {one.run_id for one in records}
+    machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
+    names = {study.name for study in evidence.studies if study.name.startswith(f"{MATRIX}-")}
+    trials = [trial for study in evidence.studies if study.name in names for trial in study.trials]
+    ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
+    datasets = markdown_text(", ".join(grid.dataset for grid in findings.matrix))
+    encoders = markdown_text(", ".join(sorted({str(one.config["encoder"]) for one in records})))
+    ablations = f"\nClaims about parts of a method rest on {len(others):,} more runs, not tuned." if others else ""
+    return f"""# Findings
+
+Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
+Settings of the benchmark come from {len(trials):,} trials in {len(names)} searches, on a dataset as many for every
+method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
+searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}
+Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
+"""
+
+
+def _foot(findings: Findings) -> str:
+    first = findings.matrix[0].lines[0].rows[0].name
+    ablations: dict[str, dict[str, None]] = {}
+    seeds: dict[str, set[int]] = {}
+    for outcome in (outcome for one in findings.all for outcome in one.outcomes):
+        if not outcome.ahead.table.own:
+            ablations.setdefault(outcome.dataset, {})[outcome.ahead.table.table] = None
+            seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)
+    others = "".join(
+        f"python -m harness bench --table {','.join(tables)} --datasets {dataset} "
+        f"--seeds {','.join(map(str, sorted(seeds[dataset])))}     # ablations\n"
+        for dataset, tables in ablations.items()
+    )
+    return f"""## Repeat it
+
+```
+python -m harness tune {MATRIX}     # settings, on held-out rows
+python -m harness bench --table {MATRIX}     # every row, every seed
+{others}python -m harness report --collect && python -m harness report --write
+python -m harness run --published {first} --seed 0     # one cell
+```
+"""
