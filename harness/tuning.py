@@ -18,7 +18,7 @@ from harness.data.card import read_model
 from harness.errors import UserError, unknown_name
 from harness.files import write_text
 from harness.method import METHOD_FOLDER, load_method
-from harness.published import TUNED_FOLDER
+from harness.published import PUBLISHED_FOLDER, TUNED_FOLDER
 from harness.report.evidence import Study, Trial, read_studies, shown_space
 from harness.sweep import Request
 from harness.sweep.space import Space, parse_over, settings_of, to_json
@@ -186,6 +186,8 @@ def read_tuning(name: str) -> Tuning:
     tuning = read_model(path, Tuning)
     if tuning.table != path.stem:
         raise UserError(f"{path}: table is {tuning.table!r} but the file is called {path.stem!r}; make them equal")
+    if (PUBLISHED_FOLDER / path.name).exists():
+        raise UserError(f"{path}: a paper's table is called {path.stem!r}, too, and would be hidden; take another name")
     return tuning
 
 

@@ -27,16 +27,19 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
         faults += _faults_of(check_card, path)
     for name in names:
         faults += [*_faults_of(check_method, name), *_faults_of(check_search, name)]
-    rows = 0
+    rows = {published.PUBLISHED_FOLDER: 0, published.TUNED_FOLDER: 0}
     for path in published.table_paths().values():
         found, wrong = check_published(path)
-        rows, faults = rows + found, faults + wrong
+        rows[path.parent] = rows.get(path.parent, 0) + found
+        faults += wrong
     for name in tunings():
         faults += _faults_of(check_tuning, name)
     faults += _faults_of(check_claims, CLAIMS)
     for file in files:
         faults += _faults_of(check_config, file)
-    return {"cards": len(cards), "methods": len(names), "published rows": rows, "configs": len(files)}, faults
+    printed, tuned = rows[published.PUBLISHED_FOLDER], rows[published.TUNED_FOLDER]
+    counts = {"cards": len(cards), "methods": len(names), "published rows": printed, "tuned rows": tuned}
+    return counts | {"configs": len(files)}, faults
 
 
 def check_tuning(name: str) -> None:

@@ -14,14 +14,12 @@ from harness.errors import UserError
 from harness.published import published_table, read_table
 from harness.report.evidence import Study, Trial, shown_space
 from harness.run import resolve_config
-from harness.sweep import plan_from
-from harness.sweep.queue import claim, fail, repair
 from harness.sweep.space import parse_over, starts, to_json
 from harness.sweep.storage import open_study
 from harness.tuning import Tuning, chosen, kept_studies, read_tuning, table_text, tunings
 from methods.unidec import METHOD
 from tests.commands import call
-from tests.sweeps import begun, by_slot, drawn, planned
+from tests.sweeps import by_slot, planned
 from tests.test_sweep import workers  # noqa: F401  a fixture
 
 DATASET = "synthetic"
@@ -172,6 +170,13 @@ def test_from_the_file_to_the_table(
     assert call("tune", "demo") == 0
     (kept,) = kept_studies(tmp_path / "reports").values()
     assert len(kept.trials) == 3
+    capsys.readouterr()
+    assert call("tune", "demo", "--dry-run", "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["row"], told["dataset"], told["ended"], told["trials"]) == ("unidec", DATASET, 3, 3)
+    best = chosen(kept)
+    assert best is not None
+    assert told["best"] == {"trial": best.number, "values": best.values, "params": best.params}
     first = kept.trials[0].params  # the settings as they stand; of a null rate, the encoder's
     assert first == {"lambda": 0.5, "tau": pytest.approx(1 / 27), "lr_encoder": 1e-4}
     assert [row.row for row in published_table("demo").rows] == [f"frozen/{DATASET}", f"unidec/{DATASET}"]
@@ -229,6 +234,13 @@ def test_a_file_with_a_fault_is_told(change: tuple[str, str], message: str, tmp_
         read_tuning("demo")
 
 
+@pytest.mark.usefixtures("demo")
+def test_the_name_of_a_paper_s_table_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "tuning" / "thesis-2.2.yaml").write_text(FILE.replace("table: demo", "table: thesis-2.2"))
+    with pytest.raises(UserError, match=r"a paper's table is called 'thesis-2\.2'"):
+        read_tuning("thesis-2.2")
+
+
 @pytest.mark.parametrize("name", sorted(tunings()))
 def test_what_is_committed_can_be_searched_and_is_what_its_studies_give(name: str) -> None:
     committed = read_tuning(name)
@@ -239,39 +251,6 @@ def test_what_is_committed_can_be_searched_and_is_what_its_studies_give(name: st
             assert starts(space, config)[0].keys() == space.keys(), "the first trial would not be its own settings"
     file = published.TUNED_FOLDER / f"{name}.yaml"
     assert file.read_text() == table_text(committed, kept_studies(ROOT / "reports"))
-
-
-@pytest.mark.parametrize(
-    ("over", "settings", "expected"),
-    [
-        ("beta,lambda", {}, {"beta": 3, "lambda": 0.5}),
-        ("beta=4:9", {}, {}),  # 3 lies outside
-        ("beta=1:9:step=2", {}, {"beta": 3}),
-        ("beta=2:8:step=2", {}, {}),
-        ("batch_size", {"batch_size": 128}, {"batch_size": 128}),
-        ("batch_size", {"batch_size": 100}, {}),
-        ("tau", {"temperature": 0.05}, {}),  # its two knobs differ
-        ("lr_classifier", {"encoder": "static"}, {"lr_classifier": 1.5e-3}),
-        ("lr_classifier", {"encoder": "static", "lr_classifier": 2e-3}, {"lr_classifier": 2e-3}),
-        ("max_len=16:64", {"max_len": 32}, {"max_len": 32}),
-    ],
-)
-def test_the_first_trial_has_the_settings_as_they_stand(
-    over: str, settings: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    config, _ = resolve_config("unidec", DATASET, [Layer("test", settings)])
-    assert starts(parse_over(over, "unidec", METHOD.params), config) == (expected,)
-
-
-def test_what_another_search_found_is_the_second_trial() -> None:
-    found = {"lambda": 0.25, "beta": 5, "eta": 4}
-    plan, study_, _ = begun(trials=3, points=({"lambda": 0.5, "beta": 3}, {**found, "beta": 99}, found))
-    expected = ({"lambda": 0.5, "beta": 3}, {"lambda": 0.25}, {"lambda": 0.25, "beta": 5})
-    assert plan.starts == plan_from(json.loads(json.dumps(plan.as_dict()))).starts == expected
-    points = [study_._storage.get_trial(drawn(study_, plan, "a worker")).params for _ in range(3)]
-    assert points[0] == expected[0]
-    assert points[1]["lambda"] == 0.25
-    assert points[2] == expected[2]
 
 
 def test_a_search_begins_with_what_was_found_on_the_dataset_before(demo: Tuning, tmp_path: Path) -> None:
@@ -353,17 +332,6 @@ def test_each_of_two_tables_keeps_its_seeds(demo: Tuning, tmp_path: Path, capsys
         cells = json.loads(capsys.readouterr().out)["cells"]
         assert {cell["seed"] for cell in cells if cell["method"] == "zeroshot"} == {4, 5}
         assert {cell["seed"] for cell in cells if cell["method"] == "depsl-v1"} == {0}
-
-
-def test_a_first_trial_that_was_lost_is_repeated_as_it_was() -> None:
-    plan, study_, _ = begun(trials=1)
-    lost = claim(study_, plan, "a worker")
-    assert lost is not None
-    fail(study_, lost)
-    (slot,) = repair(study_, plan)
-    assert slot.number == 0
-    again = drawn(study_, plan, "another worker")
-    assert study_._storage.get_trial(again).params == plan.starts[0] == {"lambda": 0.5, "beta": 3}
 
 
 def test_a_table_without_ranges_is_written_as_it_stands(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.reporting import REPORTS
-from harness.cli.show import print_table, say, short_path
+from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def tune(
     workers: Annotated[int, typer.Option(min=1, help="Trials side by side; they share the cores.")] = 1,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "none",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the best trials as JSON.")] = False,
 ) -> None:
     """Search settings for every row of a table, with one budget, on held-out train rows; test rows are never looked at.
 
@@ -50,7 +51,7 @@ def tune(
         return
     wanted = _wanted(tuning, datasets, rows)
     if dry_run:
-        _show(tuning, wanted)
+        _show(tuning, wanted, as_json)
         return
     for name in dict.fromkeys(dataset for dataset, _ in wanted):
         load(name)  # one that is not here is told now, not after hours
@@ -64,7 +65,7 @@ def tune(
             say(f"stopped by {done.signal.name}; the same command goes on", err=True)
             raise typer.Exit(128 + done.signal)
         failed += not any(slot.state == "COMPLETE" for slot in done.slots)
-    _show(tuning, wanted)
+    _show(tuning, wanted, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -102,18 +103,25 @@ def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[t
     return found
 
 
-def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]") -> None:
+def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]", as_json: bool) -> None:
     from harness.tuning import chosen, ended, kept_studies
 
     studies = kept_studies(REPORTS)
-    cells = []
+    cells, facts = [], []
     for dataset, row in wanted:
         study = ended(tuning, row, dataset, studies)
         best = chosen(study) if study else None
-        there = tuning.budget(dataset) if study else _begun(tuning.study(row, dataset))
+        there, budget = len(study.trials) if study else _begun(tuning.study(row, dataset)), tuning.budget(dataset)
         values = [f"{best.values[name]:.2f}" if best else "" for name in tuning.objectives]
         point = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items()) if best else row.over
-        cells.append([dataset, row.row, f"{there} of {tuning.budget(dataset)}", *values, point])
+        cells.append([dataset, row.row, f"{there} of {budget}", *values, point])
+        found = {"trial": best.number, "values": best.values, "params": best.params} if best else None
+        facts.append(
+            {"dataset": dataset, "row": row.row, "over": row.over, "trials": budget, "ended": there} | {"best": found}
+        )
+    if as_json:
+        print_json(facts)
+        return
     columns = ["dataset", "row", "trials", *tuning.objectives, "best, or what is searched"]
     title = f"{tuning.table}: best trials by {' + '.join(tuning.objectives)}, % on held-out rows"
     print_table(title, columns, cells, numeric=tuning.objectives)
