@@ -255,3 +255,15 @@ def test_a_matrix_of_one_method_is_no_matrix() -> None:
     """The frozen encoder has nothing to search, so runs of it alone are of every matrix."""
     frozen = tuple(record(f"z{seed}", method="zeroshot", seed=seed) for seed in range(2))
     assert Findings(Evidence(frozen), []).matrix == []
+
+
+def test_a_claim_is_told_dataset_by_dataset() -> None:
+    line = Line(published_table("thesis-2.5"), (), DATASET, {})
+    told = [("a", 1), ("a", 0), ("a", 1), ("b", -1)]
+    found = tuple(Outcome(dataset, line, line, "P@1", (1.0, 2.0), 0.5, sign) for dataset, sign in told)
+    shown = summary([Finding(claim({}), found), Finding(claim({}), found[3:])])
+    assert shown.columns[3:-1] == ("a", "b")
+    assert [[cell.text for cell in row[2:5]] for row in shown.rows] == [
+        ["undecided", "2 for, 1 open", "1 against"],
+        ["does not hold", "", "1 against"],
+    ]

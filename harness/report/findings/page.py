@@ -18,6 +18,7 @@ FINDINGS = "FINDINGS.md"
 _EVERY_TEST = "Every test, with its figures: [tables/claims.md](tables/claims.md).\n"
 _SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
 _WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
+_COUNTED = {1: "for", -1: "against", 0: "open"}
 
 
 def findings_page(found: Findings) -> str | None:
@@ -52,18 +53,19 @@ def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
 
 
 def summary(findings: Sequence[Finding]) -> Table:
-    """A line a claim."""
+    """A line a claim, with how its tests came out on every dataset."""
+    datasets = sorted({outcome.dataset for one in findings for outcome in one.outcomes})
     rows = [
         (
             Cell(one.claim.claim),
             Cell(one.claim.source),
             Cell(one.verdict, best=one.verdict in ("holds", "does not hold")),
-            Cell(", ".join(_told(one))),
+            *(Cell(_told(one, dataset)) for dataset in datasets),
             Cell(one.why),
         )
         for one in findings
     ]
-    columns = ("claim", "where", "verdict", "tests", "why")
+    columns = ("claim", "where", "verdict", *datasets, "why")
     caption = (
         f"A test: two rows, one metric, one dataset; paired on test rows, {100 * LEVEL:g} %, Holm's correction within "
         "a claim. It tells whether a difference would hold on other rows, with these trainings. A claim is decided if "
@@ -72,8 +74,9 @@ def summary(findings: Sequence[Finding]) -> Table:
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
 
 
-def _told(finding: Finding) -> list[str]:
-    return [f"{finding.count(sign)} {word}" for sign, word in _WORDS.items() if finding.count(sign)] or ["none"]
+def _told(finding: Finding, dataset: str) -> str:
+    signs = [one.sign for one in finding.outcomes if one.dataset == dataset]
+    return ", ".join(f"{signs.count(sign)} {word}" for sign, word in _COUNTED.items() if sign in signs)
 
 
 def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) -> Table:
