@@ -25,6 +25,8 @@ from harness.report.grids.significance import ahead_of, mean_rows, p_value
 
 MATRIX = "benchmark"
 """The table that every method is in."""
+TRANSFORMER = "minilm"
+"""The one of a few methods with a transformer as their encoder."""
 CLAIMS = Path(__file__).with_name("claims.yaml")
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 TIME = "training s"
@@ -133,10 +135,14 @@ class Findings:
         """In the order of the claims."""
         return [self._finding(claim) for claim in self._claims]
 
-    @cached_property
+    @property
     def matrix(self) -> list[Grid]:
-        """The matrix on every dataset that it was tuned for, where methods can be compared; empty if it was not run."""
-        return [grid for grid in self.grids(MATRIX) if grid.own and grid.measured > 1]
+        """Every method with the frugal encoder; empty if it was not run."""
+        return self.own(MATRIX)
+
+    def own(self, table: str) -> list[Grid]:
+        """A table of ours on every dataset that it was tuned for, where methods can be compared."""
+        return [grid for grid in self.grids(table) if grid.own and grid.measured > 1]
 
     @property
     def records(self) -> Iterator[RunRecord]:

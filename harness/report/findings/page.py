@@ -8,7 +8,7 @@ from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
 from harness.report.findings.behind import JUDGED, Gap, gap_table, gaps, tried_table
-from harness.report.findings.claims import MATRIX, TIME, Finding, Findings, read_claims
+from harness.report.findings.claims import MATRIX, TIME, TRANSFORMER, Finding, Findings, read_claims
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.marking import marked
@@ -26,7 +26,7 @@ def findings_page(found: Findings) -> str | None:
     if not found.matrix:
         return None
     parts = [_head(found.evidence, found), as_markdown(summary(found.all)), _EVERY_TEST, *_standings(found.matrix)]
-    return "\n".join([*parts, *_behind(found), _foot(found)])
+    return "\n".join([*parts, *_standings(found.own(TRANSFORMER)), *_behind(found), _foot(found)])
 
 
 def _behind(found: Findings) -> Iterator[str]:
@@ -134,18 +134,19 @@ def _standings(matrix: Sequence[Grid]) -> Iterator[str]:
             "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
             "dataset's card; seconds are of runs that may have shared the machine."
         )
-        yield as_markdown(Table(grid.dataset, columns, tuple(rows), caption, words=2))
+        title = f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
+        yield as_markdown(Table(title, columns, tuple(rows), caption, words=2))
 
 
 def _head(evidence: Evidence, findings: Findings) -> str:
-    records = [record for grid in findings.matrix for record in grid.records]
+    records = [record for table in (MATRIX, TRANSFORMER) for grid in findings.own(table) for record in grid.records]
     others = {one.run_id for one in findings.records} - {one.run_id for one in records}
     machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
     names = {study.name for study in evidence.studies if study.name.startswith(f"{MATRIX}-")}
     trials = [trial for study in evidence.studies if study.name in names for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     datasets = markdown_text(", ".join(grid.dataset for grid in findings.matrix))
-    encoders = markdown_text(", ".join(sorted({str(one.config["encoder"]) for one in records})))
+    encoders = markdown_text(" and ".join(sorted({str(one.config["encoder"]) for one in records}, reverse=True)))
     ablations = f"\nClaims about parts of a method rest on {len(others):,} more runs, not tuned." if others else ""
     return f"""# Findings
 
@@ -170,11 +171,12 @@ def _foot(findings: Findings) -> str:
         f"--seeds {','.join(map(str, sorted(seeds[dataset])))}     # ablations\n"
         for dataset, tables in ablations.items()
     )
+    tables = ",".join(table for table in (MATRIX, TRANSFORMER) if findings.own(table))
     return f"""## Repeat it
 
 ```
 python -m harness tune {MATRIX}     # settings, on held-out rows
-python -m harness bench --table {MATRIX}     # every row, every seed
+python -m harness bench --table {tables}     # every row, every seed
 {others}python -m harness report --collect && python -m harness report --write
 python -m harness run --published {first} --seed 0     # one cell
 ```
