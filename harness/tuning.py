@@ -17,14 +17,18 @@ from harness.config import Layer, Settings, merge
 from harness.data.card import read_model
 from harness.errors import UserError, unknown_name
 from harness.files import write_text
-from harness.method import METHOD_FOLDER, load_method
+from harness.method import METHOD_FOLDER, SearchRange, load_method
 from harness.published import PUBLISHED_FOLDER, TUNED_FOLDER
-from harness.report.evidence import Study, Trial, read_studies, shown_space
+from harness.report.documents import COMPARISON, STATISTICS, TESTS
+from harness.report.evidence import Study, read_studies, shown_space
 from harness.sweep import Request
+from harness.sweep.ranges import ends_of
 from harness.sweep.space import Space, parse_over, settings_of, to_json
 from harness.yaml import format_flow
 
 TUNING_FOLDER = METHOD_FOLDER / "tuning"
+_TAKEN = ("all", "speed", COMPARISON, STATISTICS, TESTS)
+"""Words that `--table` takes, and tables that no file stands for."""
 _DIGITS = 3
 """Of a number that was drawn: more would not be told from chance."""
 
@@ -106,6 +110,9 @@ class Tuning(Settings):
             same = [(one.method, one.settings, one.datasets) for one in self.rows[:place] if one.row == row.shares]
             if row.shares and (same != [(row.method, row.settings, row.datasets)] or row.over):
                 raise ValueError(f"row {row.row!r}: shares a row above of the same method, settings and datasets")
+            for dataset, elsewhere in self.begins.items():
+                if row.over and dataset in row.datasets and elsewhere not in row.datasets:
+                    raise ValueError(f"row {row.row!r}: begins on {dataset} with a search on {elsewhere} that it lacks")
             if strange := [name for name in row.datasets if name not in self.seeds]:
                 raise ValueError(f"row {row.row!r}: {', '.join(strange)} has no seeds")
         return self
@@ -150,23 +157,29 @@ class Tuning(Settings):
             settings=tuple(_words(fixed)),
             study=self.study(row, dataset),
             track=track,
-            points=self._found_elsewhere(row, dataset, studies),
+            points=self.found_elsewhere(row, dataset, studies),
         )
 
-    def _found_elsewhere(
+    def found_elsewhere(
         self, row: TuningRow, dataset: str, studies: Mapping[str, Study]
     ) -> tuple[Mapping[str, Any], ...]:
+        """The point that a search begins with after the settings as they stand, if there is one.
+
+        Raises:
+            UserError: It should come from a search that is not there.
+        """
         if dataset not in self.begins:
             return ()
         elsewhere = self.begins[dataset]
         study = ended(self, row, elsewhere, studies)
-        best = chosen(study) if study else None
-        if best is None:
+        if study is None:
             raise UserError(
                 f"{row.row} on {dataset} begins with what was found on {elsewhere}, which was not searched yet; first "
                 f"run: python -m harness tune {self.table} --datasets {elsewhere} --rows {row.row}"
             )
-        return ({name: _rounded(value) for name, value in best.params.items()},)
+        # what the settings were as they stood there is tried here anyway, as the first trial
+        best = study.chosen
+        return (_rounded(best.params, _space(row)),) if best and best.number else ()
 
 
 _ONCE = 10_000
@@ -186,15 +199,9 @@ def read_tuning(name: str) -> Tuning:
     tuning = read_model(path, Tuning)
     if tuning.table != path.stem:
         raise UserError(f"{path}: table is {tuning.table!r} but the file is called {path.stem!r}; make them equal")
-    if (PUBLISHED_FOLDER / path.name).exists():
-        raise UserError(f"{path}: a paper's table is called {path.stem!r}, too, and would be hidden; take another name")
+    if tuning.table in _TAKEN or (PUBLISHED_FOLDER / path.name).exists():
+        raise UserError(f"{path}: another table is called {path.stem!r}; take a name of its own")
     return tuning
-
-
-def chosen(study: Study) -> Trial | None:
-    """The trial with the largest sum of its objectives, the earliest of several; None if none came to its end."""
-    ended = [trial for trial in study.trials if trial.state == "COMPLETE"]
-    return max(ended, key=lambda trial: (sum(trial.values.values()), -trial.number), default=None)
 
 
 def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
@@ -259,10 +266,10 @@ def _found(
     if not row.over:
         return dict(row.settings), row.untuned or "nothing to search"
     study = ended(tuning, row, dataset, studies)
-    best = chosen(study) if study else None
+    best = study.chosen if study else None
     if study is None or best is None:
         return None
-    drawn = {name: _rounded(value) for name, value in best.params.items()}
+    drawn = _rounded(best.params, _space(row))
     values = ", ".join(f"{name} {value:.2f}" for name, value in best.values.items())
     where = f" on {study.dataset}" if study.dataset != dataset else ""
     told = f"trial {best.number + 1} of {tuning.budget(dataset)}{where}; on held-out rows {values}"
@@ -273,24 +280,41 @@ def _found(
 def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]) -> Study | None:
     """The study of a row, if all its trials are there and it is the search that the file asks for.
 
-    One of other ranges, objectives, held-out rows or another budget is left over from an earlier version of the file.
+    One of other ranges, objectives, held-out rows, another budget or another beginning is left over from an earlier
+    version of the file.
     """
     study = studies.get(tuning.study(row, dataset))
-    if study is None:
-        return None
     searched_on, space = tuning.like.get(dataset, dataset), shown_space(to_json(_space(row)))
+    if study is None or not _begins_as_asked(study, tuning, row, searched_on, studies):
+        return None
     asked = (row.method, searched_on, tuning.objectives, space, tuning.held_out, tuning.budget(dataset))
     held_out = study.settings.get("validation")
     there = (study.method, study.dataset, study.objectives, study.space, held_out, len(study.trials))
     return study if asked == there else None
 
 
+def _begins_as_asked(study: Study, tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]) -> bool:
+    try:
+        points = tuning.found_elsewhere(row, dataset, studies)
+    except UserError:
+        return False
+    return all(any(point.items() <= trial.params.items() for trial in study.trials) for point in points)
+
+
 def _space(row: TuningRow) -> Space:
     return parse_over(row.over, row.method, load_method(row.method).params)
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+def _rounded(point: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """A point with as many digits as count; what is one of a few values, or at an end of its range, stays that."""
+    return {name: _fewer_digits(value, space[name]) for name, value in point.items() if name in space}
+
+
+def _fewer_digits(value: Any, given: SearchRange) -> Any:
+    if not isinstance(value, float) or given.choices is not None or given.step is not None:
+        return value
+    low, high = ends_of(given)
+    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
 
 
 def _words(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -59,7 +59,10 @@ def check_claims(path: Path) -> None:
     """Claims must name tables and rows that exist; those of our own tables may still have to be searched."""
     own = {name: [row.row for row in read_tuning(name).rows] for name in tunings()}
     known = [*own, *published.table_paths()]
-    for claim in read_claims(path).claims:
+    written = read_claims(path)
+    for dataset in written.accounts:
+        resolve(dataset)
+    for claim in written.claims:
         for test in claim.tests:
             if test.table not in known:
                 raise unknown_name(f"table of the claim {claim.claim!r}", test.table, known)

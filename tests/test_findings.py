@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from harness.report.findings import (
     read_claims,
     summary,
 )
-from harness.report.findings.behind import gap_table, gaps, tried_table
+from harness.report.findings.behind import compares, gap_table, gaps, tried_tables
 from harness.report.grids import Grid, Line
 from harness.report.tables import as_markdown
 from harness.validate import check_claims
@@ -213,6 +214,33 @@ def test_where_unidec_is_first_there_is_nothing_to_tell(tmp_path: Path) -> None:
     assert gap_table([]) is None
 
 
+@pytest.mark.parametrize("odd", [float("nan"), 10**400, "5", None, True])
+def test_a_contribution_that_is_no_number_is_left_out(odd: Any, tmp_path: Path) -> None:
+    found = evidence(tmp_path, 0.4, 0.7, seeds=1)
+    runs = [one.model_copy(update={"contributions": [{"bin": "head", "P@1": odd}]}) for one in found.records]
+    (gap,) = gaps(matrix(*runs), found)
+    assert gap.bins == (None, None, None)
+    assert gap_table([gap])
+
+
+def test_bins_of_another_scorer_are_not_told(tmp_path: Path) -> None:
+    """A run keeps the contributions of the scorer that it reports."""
+    found = evidence(tmp_path, 0.4, 0.7, seeds=1)
+    of_concat = {"contributions": [{"bin": "head", "P@1": 10.0}]}
+    first, second = (one.model_copy(update=of_concat) for one in found.records)
+    (grid,) = matrix(first, second.model_copy(update={"metrics": {"P@1": 1.0}}))
+    (gap,) = gaps([grid], found)
+    assert gap.bins == (None, None, None)
+
+
+def test_first_is_told_only_where_something_was_compared(tmp_path: Path) -> None:
+    found = evidence(tmp_path, 0.7, 0.4, seeds=1)
+    (grid,) = matrix(*found.records)
+    assert (compares(grid, "P@1"), compares(grid, "PSP@5")) == (True, False)
+    assert not compares(replace(grid, lines=grid.lines[:2]), "P@1"), "its own other scorer is no other method"
+    assert not compares(replace(grid, lines=grid.lines[2:]), "P@1")
+
+
 def test_a_gap_without_rows_has_no_p() -> None:
     runs = (record("a", p1=50.0), record("b", p1=60.0, eta=0))
     (gap,) = gaps(matrix(*runs), Evidence(runs))
@@ -233,18 +261,22 @@ def test_what_was_tried_is_held_against_the_settings_as_they_stand() -> None:
     ]
     facts: dict[str, Any] = {"method": "unidec", "dataset": DATASET, "digest": "d", "objectives": ["P@1", "PSP@5"]}
     facts |= {"space": {"tau": {}}, "settings": {}, "best": [2]}
-    table = tried_table(
+    single = {"objectives": ["P@1"], "trials": trials[:1]}
+    table, other = tried_tables(
         [
             Study(name="tried-tau", trials=trials, **facts),
             Study(name="tried-nothing", trials=trials[1:], **facts),  # the settings as they stand came to no end
+            Study(name="tried-other", trials=trials, **{**facts, "objectives": ["P@1", "R@5"]}),  # no trial has it
+            Study(name="tried-single", **{**facts, **single}),
             Study(name="other", trials=trials, **facts),
         ]
     )
-    assert table is not None
+    assert other.columns[5:] == ("P@1, first", "P@1, best")
+    assert [cell.text for cell in other.rows[0]][5:] == ["50.00", "50.00"]
     (row,) = table.rows
     words = [DATASET, "unidec", "tau", "2", "tau 0.07", "50.00", "49.00", "40.00", "44.00"]
     assert [cell.text for cell in row] == words
-    assert tried_table([]) is None
+    assert tried_tables([]) == []
 
 
 def test_without_the_matrix_there_is_no_page(tmp_path: Path) -> None:

@@ -317,11 +317,13 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, whole: P
 def test_the_page_works_from_a_server_too(browser: Browser, whole: Path, site: Site) -> None:
     for file in whole.parent.rglob("*"):
         if file.is_file():
-            kind = "text/javascript" if file.suffix == ".js" else "text/html"
+            kind = {".js": "text/javascript", ".svg": "image/svg+xml"}.get(file.suffix, "text/html")
             site.put(f"/{file.relative_to(whole.parent)}", file.read_bytes(), content_type=f"{kind}; charset=utf-8")
     with visit(browser, f"{site.address}/index.html") as page:
         explored(page)
         assert page.locator(ROWS).count() > 0
+        image = page.locator("#figures figure[data-figure=tradeoff] img")
+        assert image.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") == 200
     assert "/explorer/manifest.js" in site.asked
     assert set(site.asked) <= set(site.answers)
 

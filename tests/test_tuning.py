@@ -11,12 +11,13 @@ from harness import published, tuning
 from harness.cli import tuning as tuning_command
 from harness.config import Layer
 from harness.errors import UserError
+from harness.method import SearchRange
 from harness.published import published_table, read_table
 from harness.report.evidence import Study, Trial, shown_space
 from harness.run import resolve_config
 from harness.sweep.space import parse_over, starts, to_json
 from harness.sweep.storage import open_study
-from harness.tuning import Tuning, chosen, kept_studies, read_tuning, table_text, tunings
+from harness.tuning import Tuning, kept_studies, read_tuning, table_text, tunings
 from methods.unidec import METHOD
 from tests.commands import call
 from tests.sweeps import by_slot, planned
@@ -42,6 +43,21 @@ rows:
     settings: {{encoder: tiny, epochs: 2, batch_size: 60, warmup_epochs: 1.0}}
     over: "{OVER}"
 """
+
+LACKING = '  - {row: one, label: One, method: unidec, over: "lambda", datasets: [lf-pydocs]}'
+
+
+def test_digits_that_count() -> None:
+    space = {
+        "drawn": SearchRange(low=0.0, high=1.0),
+        "end": SearchRange(low=0.0123456, high=1.0),
+        "choice": SearchRange(choices=[0.4375, 0.5]),
+        "step": SearchRange(low=0.0, high=1.0, step=0.0625),
+        "whole": SearchRange(low=1, high=9999),
+    }
+    point = {"drawn": 0.123456, "end": 0.0123456, "choice": 0.4375, "step": 0.4375, "whole": 1234, "gone": 0.5}
+    rounded = {"drawn": 0.123, "end": 0.0123456, "choice": 0.4375, "step": 0.4375, "whole": 1234}
+    assert tuning._rounded(point, space) == rounded
 
 
 def study(name: str, *values: tuple[float, float] | None, **changes: Any) -> Study:
@@ -86,13 +102,13 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tuning]:
 
 
 def test_the_largest_sum_is_chosen_and_of_equals_the_first() -> None:
-    best = chosen(study("s", (50.0, 10.0), None, (40.0, 20.0), (45.0, 16.0), (61.0, 0.0)))
+    best = study("s", (50.0, 10.0), None, (40.0, 20.0), (45.0, 16.0), (61.0, 0.0)).chosen
     assert best is not None
     assert best.number == 3
-    best = chosen(study("s", None, (40.0, 20.0), (50.0, 10.0)))
+    best = study("s", None, (40.0, 20.0), (50.0, 10.0)).chosen
     assert best is not None
     assert best.number == 1
-    assert chosen(study("s", None)) is None
+    assert study("s", None).chosen is None
 
 
 def test_a_row_has_what_its_trial_drew_and_can_be_run(demo: Tuning, tmp_path: Path) -> None:
@@ -174,7 +190,7 @@ def test_from_the_file_to_the_table(
     assert call("tune", "demo", "--dry-run", "--json") == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["row"], told["dataset"], told["ended"], told["trials"]) == ("unidec", DATASET, 3, 3)
-    best = chosen(kept)
+    best = kept.chosen
     assert best is not None
     assert told["best"] == {"trial": best.number, "values": best.values, "params": best.params}
     first = kept.trials[0].params  # the settings as they stand; of a null rate, the encoder's
@@ -225,6 +241,10 @@ def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureF
         (("trials: 3", "begins: {synthetic: lf-pydocs}\ntrials: 3"), "begins: .* lf-pydocs before synthetic"),
         (("trials: 3", "begins: {lf-pydocs: synthetic}\ntrials: 3"), "begins: .* synthetic before lf-pydocs"),
         (("epochs: 2", "validation: {size: 0.5}"), "what is held out is the same"),
+        (
+            ("[4, 5]}\nrows:", "[4, 5], lf-pydocs: [0]}\nbegins: {lf-pydocs: synthetic}\nrows:\n" + LACKING),
+            "a search on synthetic that it lacks",
+        ),
     ],
 )
 @pytest.mark.usefixtures("demo")
@@ -237,7 +257,7 @@ def test_a_file_with_a_fault_is_told(change: tuple[str, str], message: str, tmp_
 @pytest.mark.usefixtures("demo")
 def test_the_name_of_a_paper_s_table_is_taken(tmp_path: Path) -> None:
     (tmp_path / "tuning" / "thesis-2.2.yaml").write_text(FILE.replace("table: demo", "table: thesis-2.2"))
-    with pytest.raises(UserError, match=r"a paper's table is called 'thesis-2\.2'"):
+    with pytest.raises(UserError, match=r"another table is called 'thesis-2\.2'"):
         read_tuning("thesis-2.2")
 
 
@@ -262,6 +282,14 @@ def test_a_search_begins_with_what_was_found_on_the_dataset_before(demo: Tuning,
     studies = {name: study(name, (1.0, 2.0), (9.0, 5.0), None)}
     requests = [both.request(row, dataset, "none", studies) for dataset, row in both.searches()]
     assert [one.points for one in requests] == [(), ({"lambda": 0.123, "tau": 0.05, "lr_encoder": 0.00123},)]
+    there = {"lambda": 0.123, "tau": 0.05, "lr_encoder": 0.00123}
+    other = "demo-unidec-lf-pydocs"
+    for params, rows in ((there, 2), ({**there, "tau": 0.051}, 1)):  # one that did not try it is no such search
+        trials = [one.model_copy(update={"params": params}) for one in study(other, *[(1.0, 2.0)] * 3).trials]
+        found = study(other, dataset="lf-pydocs").model_copy(update={"trials": trials})
+        assert str(table_text(both, {**studies, other: found})).count("row: unidec/") == rows
+    first = {name: study(name, (9.0, 5.0), (1.0, 2.0), None)}
+    assert both.request(demo.rows[1], "lf-pydocs", "none", first).points == (), "its own settings come first anyway"
     with pytest.raises(UserError, match=f"not searched yet; first run: .* --datasets {DATASET} --rows unidec"):
         both.request(demo.rows[1], "lf-pydocs", "none", {name: study(name, (1.0, 2.0))})
 
@@ -339,7 +367,8 @@ def test_a_table_without_ranges_is_written_as_it_stands(
 ) -> None:
     over = f'    over: "{OVER}"\n'
     (tmp_path / "tuning" / "demo.yaml").write_text(FILE.replace(over, ""))
-    assert call("tune", "demo", "--dry-run") == 0
+    assert call("tune", "demo", "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
     assert not list((tmp_path / "tuned").iterdir())
     assert call("tune", "demo") == 0
     assert "searches nothing; run it: python -m harness bench --table demo" in capsys.readouterr().out

@@ -47,14 +47,16 @@ def tune(
 
     tuning = read_tuning(table)
     if not list(tuning.searches()):
-        _nothing_to_search(tuning, dry_run)
+        _nothing_to_search(tuning, dry_run, as_json)
         return
     wanted = _wanted(tuning, datasets, rows)
     if dry_run:
         _show(tuning, wanted, as_json)
         return
-    for name in dict.fromkeys(dataset for dataset, _ in wanted):
-        load(name)  # one that is not here is told now, not after hours
+    for dataset, row in wanted:  # what is not here is told now, not after hours
+        load(dataset)
+        if (tuning.begins.get(dataset), row) not in wanted:
+            tuning.found_elsewhere(row, dataset, kept_studies(REPORTS))
     failed = 0
     for number, (dataset, row) in enumerate(wanted, 1):
         say(f"{number} of {len(wanted)}: {row.row} on {dataset}", err=True)
@@ -73,13 +75,15 @@ def tune(
 tune.__doc__ = f"{tune.__doc__}\n{EXAMPLES}"
 
 
-def _nothing_to_search(tuning: "Tuning", dry_run: bool) -> None:
+def _nothing_to_search(tuning: "Tuning", dry_run: bool, as_json: bool) -> None:
     """Of a table without ranges the rows are as they stand."""
     from harness.tuning import write_table
 
     for path in [] if dry_run else write_table(tuning, REPORTS):
         say(f"wrote {short_path(path)}", err=True)
-    say(f"{tuning.table} searches nothing; run it: python -m harness bench --table {tuning.table}")
+    if as_json:
+        print_json([])
+    say(f"{tuning.table} searches nothing; run it: python -m harness bench --table {tuning.table}", err=as_json)
 
 
 def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[tuple[str, TuningRow]]":
@@ -104,16 +108,17 @@ def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[t
 
 
 def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]", as_json: bool) -> None:
-    from harness.tuning import chosen, ended, kept_studies
+    from harness.report.evidence import shown_value
+    from harness.tuning import ended, kept_studies
 
     studies = kept_studies(REPORTS)
     cells, facts = [], []
     for dataset, row in wanted:
         study = ended(tuning, row, dataset, studies)
-        best = chosen(study) if study else None
+        best = study.chosen if study else None
         there, budget = len(study.trials) if study else _begun(tuning.study(row, dataset)), tuning.budget(dataset)
         values = [f"{best.values[name]:.2f}" if best else "" for name in tuning.objectives]
-        point = ", ".join(f"{name}={_short(value)}" for name, value in best.params.items()) if best else row.over
+        point = ", ".join(f"{name}={shown_value(value)}" for name, value in best.params.items()) if best else row.over
         cells.append([dataset, row.row, f"{there} of {budget}", *values, point])
         found = {"trial": best.number, "values": best.values, "params": best.params} if best else None
         facts.append(
@@ -137,7 +142,3 @@ def _begun(name: str) -> int:
         return len(read_study(study_folder(name) / "study.json").trials)
     except (DataError, OSError):
         return 0
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -77,6 +77,21 @@ class Study(_Frozen):
     trials: list[Trial]
     best: list[int]
 
+    @property
+    def ended(self) -> list[Trial]:
+        """Trials that came to their end, with all their figures."""
+        return [one for one in self.trials if one.state == "COMPLETE" and one.values.keys() >= {*self.objectives}]
+
+    @property
+    def chosen(self) -> Trial | None:
+        """The trial with the largest sum of its objectives, the earliest of several; None if none came to its end."""
+        return max(self.ended, key=lambda trial: (sum(trial.values.values()), -trial.number), default=None)
+
+
+def shown_value(value: object) -> str:
+    """What a trial had drawn, with as many digits as tell two trials apart."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
 
 def shown_space(space: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Ranges as far as a reader wants to see them, from all that a sweep knows of them."""

@@ -4,7 +4,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.report.evidence import Evidence, Study
+from harness.report.evidence import Evidence, Study, shown_value
 from harness.report.figures.drawing import Drawing, Missing
 from harness.report.figures.style import finished, shown, styled
 
@@ -125,13 +125,9 @@ def _told(study: Study) -> str:
     objective = study.objectives[0]
     done = [trial for trial in study.trials if objective in trial.values]
     best = max(done, key=lambda trial: (trial.values[objective], -trial.number))
-    params = ", ".join(f"{name} {_short(best.params.get(name))}" for name in ordered(study))
+    params = ", ".join(f"{name} {shown_value(best.params.get(name))}" for name in ordered(study))
     least = min(trial.values[objective] for trial in done)
     return (
         f"Scatter plots of {objective} against {', '.join(ordered(study))} for {len(done)} trials of {study.method} on "
         f"{study.dataset}: from {least:.2f} to {best.values[objective]:.2f}, the best at {params}."
     )
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

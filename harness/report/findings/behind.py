@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL, holm
-from harness.report.evidence import Evidence, Study
+from harness.report.evidence import Evidence, Study, own_view, shown_value
+from harness.report.figures.chosen import is_number
 from harness.report.findings.claims import row_of
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
@@ -17,6 +19,7 @@ JUDGED = ("P@1", "PSP@5")
 TRIED = "tried-"
 """Studies that were made to find out why it is behind begin with this."""
 _BINS = ("head", "torso", "tail")
+_SEARCHED = ("dataset", "method", "searched", "trials", "best trial")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,13 @@ class Gap:
     """UniDEC's contribution minus the other's by bin of labels; they sum to the difference. None: not recorded."""
     p: float | None
     """Not corrected; None where rows are missing."""
+
+
+def compares(grid: Grid, metric: str) -> bool:
+    """Whether UniDEC and another method have this metric."""
+    subject = row_of(grid, SUBJECT)
+    others = [line for line in grid.lines if subject and line.records and line.run != subject.run]
+    return subject is not None and bool(measured(subject, metric)) and any(measured(one, metric) for one in others)
 
 
 def gaps(matrix: Sequence[Grid], evidence: Evidence) -> list[Gap]:
@@ -78,36 +88,36 @@ def gap_table(found: Sequence[Gap]) -> Table | None:
     return Table(f"Where UniDEC is not first in {' or '.join(JUDGED)}", columns, tuple(rows), caption, words=3)
 
 
-def tried_table(studies: Sequence[Study]) -> Table | None:
-    """What was tried, on held-out train rows: the settings as they stand against the best found."""
-    rows = []
+def tried_tables(studies: Sequence[Study]) -> list[Table]:
+    """What was tried, on held-out train rows: the first trial of a study against its best; one table per objectives."""
+    rows: dict[tuple[str, ...], list[tuple[Cell, ...]]] = {}
     for study in studies:
-        ended = [trial for trial in study.trials if trial.state == "COMPLETE"]
-        if not study.name.startswith(TRIED) or not ended or ended[0].number:
+        first, best = next((one for one in study.ended if one.number == 0), None), study.chosen
+        if not study.name.startswith(TRIED) or first is None or best is None:
             continue
-        best = max(ended, key=lambda trial: sum(trial.values.values()))
-        point = ", ".join(f"{name} {_short(value)}" for name, value in best.params.items())
-        values = [trial.values[name] for name in study.objectives for trial in (ended[0], best)]
-        words = (study.dataset, study.method, ", ".join(study.space), str(len(ended)), point)
-        rows.append((*map(Cell, words), *(Cell.of(Figure(value, n=1)) for value in values)))
-        objectives = study.objectives
-    if not rows:
-        return None
-    shown = [f"{name}, {which}" for name in objectives for which in ("as it stands", "best")]
-    columns = ("dataset", "method", "searched", "trials", "best", *shown)
-    return Table("What was tried", columns, tuple(rows), "Percent on held-out train rows.", words=5)
+        point = ", ".join(f"{name} {shown_value(value)}" for name, value in best.params.items())
+        words = (study.dataset, study.method, ", ".join(study.space), str(len(study.ended)), point)
+        values = [trial.values[name] for name in study.objectives for trial in (first, best)]
+        cells = (*map(Cell, words), *(Cell.of(Figure(value, n=1)) for value in values))
+        rows.setdefault(tuple(study.objectives), []).append(cells)
+    caption = "Percent on held-out train rows; the first trial has the settings as they stand."
+    return [
+        Table("What was tried", (*_SEARCHED, *_shown(objectives)), tuple(found), caption, words=len(_SEARCHED))
+        for objectives, found in rows.items()
+    ]
 
 
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _shown(objectives: Sequence[str]) -> list[str]:
+    return [f"{name}, {which}" for name in objectives for which in ("first", "best")]
 
 
 def _in_bin(subject: Line, other: Line, metric: str, name: str) -> float | None:
     means = []
     for line in (subject, other):
-        found = [one.get(metric) for run in line.records for one in run.contributions if one.get("bin") == name]
-        values = [float(value) for value in found if isinstance(value, int | float)]
-        if len(values) != len(line.records):
+        own = [run for run in line.records if line.view in (None, own_view(run))]  # of its own scorer alone
+        found: list[Any] = [one.get(metric) for run in own for one in run.contributions if one.get("bin") == name]
+        values = [float(value) for value in found if is_number(value)]
+        if not values or len(values) != len(line.records):
             return None
         means.append(fmean(values))
     return means[0] - means[1]

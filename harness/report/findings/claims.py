@@ -127,7 +127,9 @@ class Findings:
 
     def __init__(self, evidence: Evidence, claims: Sequence[Claim] | None = None) -> None:
         self.evidence = evidence
-        self._claims = read_claims().claims if claims is None else list(claims)
+        known = read_claims()
+        self._claims = known.claims if claims is None else list(claims)
+        self.accounts = known.accounts
         self._grids: dict[str, list[Grid]] = {}
 
     @cached_property

@@ -7,8 +7,8 @@ from statistics import fmean
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
-from harness.report.findings.behind import JUDGED, Gap, gap_table, gaps, tried_table
-from harness.report.findings.claims import MATRIX, TIME, TRANSFORMER, Finding, Findings, read_claims
+from harness.report.findings.behind import JUDGED, Gap, compares, gap_table, gaps, tried_tables
+from harness.report.findings.claims import MATRIX, TIME, TRANSFORMER, Finding, Findings
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.marking import marked
@@ -35,19 +35,17 @@ def _behind(found: Findings) -> Iterator[str]:
     yield _first(found.matrix, above)
     if table := gap_table(above):
         yield as_markdown(table)
-    accounts = read_claims().accounts
     for dataset in dict.fromkeys(gap.dataset for gap in above):
-        if dataset in accounts:
-            yield f"**{markdown_text(dataset)}.** {' '.join(accounts[dataset].split())}\n"
-    if tried := tried_table(found.evidence.studies):
-        yield as_markdown(tried)
+        if dataset in found.accounts:
+            yield f"**{markdown_text(dataset)}.** {' '.join(found.accounts[dataset].split())}\n"
+    yield from map(as_markdown, tried_tables(found.evidence.studies))
 
 
 def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
     lines = []
     for metric in JUDGED:
         behind = {gap.dataset for gap in above if gap.metric == metric}
-        first = [grid.dataset for grid in matrix if grid.dataset not in behind]
+        first = [grid.dataset for grid in matrix if compares(grid, metric) and grid.dataset not in behind]
         lines.append(f"in {metric} on {', '.join(first)}" if first else f"in {metric} nowhere")
     return f"UniDEC is first {markdown_text('; '.join(lines))}.\n"
 
@@ -142,8 +140,9 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     records = [record for table in (MATRIX, TRANSFORMER) for grid in findings.own(table) for record in grid.records]
     others = {one.run_id for one in findings.records} - {one.run_id for one in records}
     machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
-    names = {study.name for study in evidence.studies if study.name.startswith(f"{MATRIX}-")}
-    trials = [trial for study in evidence.studies if study.name in names for trial in study.trials]
+    shown = {grid.dataset for grid in findings.matrix}
+    studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in shown]
+    trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     datasets = markdown_text(", ".join(grid.dataset for grid in findings.matrix))
     encoders = markdown_text(" and ".join(sorted({str(one.config["encoder"]) for one in records}, reverse=True)))
@@ -151,7 +150,7 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
-Settings of the benchmark come from {len(trials):,} trials in {len(names)} searches, on a dataset as many for every
+Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on a dataset as many for every
 method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
 searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}
 Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
