@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import published
 from harness.errors import UserError
 from harness.published import published_table
 from harness.record import RunRecord
@@ -20,6 +21,7 @@ from harness.report.findings import (
     Finding,
     Findings,
     Outcome,
+    claims,
     details,
     findings_page,
     read_claims,
@@ -299,3 +301,26 @@ def test_a_claim_is_told_dataset_by_dataset() -> None:
         ["undecided", "2 for, 1 open", "1 against"],
         ["does not hold", "", "1 against"],
     ]
+
+
+def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation on hard negatives as a table of our own: two seeds on one dataset, one on another."""
+    rows = [
+        {"row": f"{stem}/{DATASET}", "label": stem, "dataset": DATASET, "method": "unidec-thesis", "results": {}}
+        | {"settings": {"eta": eta}, "elsewhere": {}}
+        for stem, eta in (("unidec", 6), ("other", 0), ("never", 3))
+    ]
+    facts = {"table": "mine", "source": "a", "caption": "b", "metrics": [], "unsaid": [], "rows": rows}
+    (tmp_path / "mine.yaml").write_text(json.dumps({**facts, "seeds": {DATASET: [0, 1, 2], "lf-debian": [0]}}))
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(published, "TUNED_FOLDER", tmp_path)
+    monkeypatch.setattr(claims, "MATRIX", "mine")
+    published_table.cache_clear()
+    try:
+        found = Findings(evidence(tmp_path / "runs", 0.7, 0.4, seeds=2), [])
+        assert found.missing == [f"1 of 3 seeds, never on {DATASET}", "lf-debian"]
+        text = str(findings_page(found))
+        assert f"Not run yet: 1 of 3 seeds, never on {DATASET}; lf-debian." in text
+        assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in text
+    finally:
+        published_table.cache_clear()

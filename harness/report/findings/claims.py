@@ -142,6 +142,26 @@ class Findings:
         """Every method with the frugal encoder; empty if it was not run."""
         return self.own(MATRIX)
 
+    @property
+    def missing(self) -> list[str]:
+        """What the matrix lacks, in words: datasets, seeds and rows."""
+        if MATRIX not in table_paths():
+            return []
+        table, there = published_table(MATRIX), {grid.dataset: grid for grid in self.matrix}
+        labels = {row.stem: row.label for row in table.rows}
+        found = []
+        for dataset, seeds in table.seeds.items():
+            lines = [line for line in there[dataset].lines if line.records] if dataset in there else []
+            run = {row.stem: len(line.records) for line in lines for row in line.rows}
+            lacking = [label for stem, label in labels.items() if stem not in run]
+            fewest = min(run.values(), default=0)
+            seeds_lacking = [f"{len(seeds) - fewest} of {len(seeds)} seeds"] if run and fewest < len(seeds) else []
+            if not run:
+                found.append(dataset)
+            elif lacking or seeds_lacking:
+                found.append(f"{', '.join([*seeds_lacking, *lacking])} on {dataset}")
+        return found
+
     def own(self, table: str) -> list[Grid]:
         """A table of ours on every dataset that it was tuned for, where methods can be compared."""
         return [grid for grid in self.grids(table) if grid.own and grid.measured > 1]

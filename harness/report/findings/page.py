@@ -146,13 +146,14 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     datasets = markdown_text(", ".join(grid.dataset for grid in findings.matrix))
     encoders = markdown_text(" and ".join(sorted({str(one.config["encoder"]) for one in records}, reverse=True)))
+    missing = f"\nNot run yet: {markdown_text('; '.join(findings.missing))}." if findings.missing else ""
     ablations = f"\nClaims about parts of a method rest on {len(others):,} more runs, not tuned." if others else ""
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
 Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on a dataset as many for every
 method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
-searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}
+searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}{missing}
 Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
 """
 
