@@ -318,9 +318,9 @@ def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     published_table.cache_clear()
     try:
         found = Findings(evidence(tmp_path / "runs", 0.7, 0.4, seeds=2), [])
-        assert found.missing == [f"1 of 3 seeds, never on {DATASET}", "lf-debian"]
+        assert found.missing == [f"1 of 3 seeds and never on {DATASET}", "lf-debian"]
         text = str(findings_page(found))
-        assert f"Not run yet: 1 of 3 seeds, never on {DATASET}; lf-debian." in text
+        assert f"Not run yet: 1 of 3 seeds and never on {DATASET}; lf-debian." in text
         assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in text
     finally:
         published_table.cache_clear()

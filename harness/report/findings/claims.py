@@ -153,13 +153,11 @@ class Findings:
         for dataset, seeds in table.seeds.items():
             lines = [line for line in there[dataset].lines if line.records] if dataset in there else []
             run = {row.stem: len(line.records) for line in lines for row in line.rows}
-            lacking = [label for stem, label in labels.items() if stem not in run]
+            lacking = [" / ".join(label for stem, label in labels.items() if stem not in run)]
             fewest = min(run.values(), default=0)
-            seeds_lacking = [f"{len(seeds) - fewest} of {len(seeds)} seeds"] if run and fewest < len(seeds) else []
-            if not run:
-                found.append(dataset)
-            elif lacking or seeds_lacking:
-                found.append(f"{', '.join([*seeds_lacking, *lacking])} on {dataset}")
+            lacking.insert(0, f"{len(seeds) - fewest} of {len(seeds)} seeds" if fewest < len(seeds) else "")
+            words = " and ".join(filter(None, lacking))
+            found += [(f"{words} on {dataset}" if run else dataset)] if words else []
         return found
 
     def own(self, table: str) -> list[Grid]:
