@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of reports with one run, in a repository that has the page on scale; of runs only one table is made."""
     monkeypatch.setattr("harness.report.site.drawings", lambda evidence: {})
-    monkeypatch.setattr("harness.report.site.documents", lambda evidence: documents(evidence, ["comparison"]))
+    monkeypatch.setattr("harness.report.site.documents", lambda evidence, findings: documents(evidence, ["comparison"]))
     place = tmp_path / "repository" / "reports"
     one = record("run-0")
     write_json(place / "runs" / f"{one.run_id}.json", one.model_dump(mode="json"))
