@@ -40,8 +40,7 @@ class Gap:
 def compares(grid: Grid, metric: str) -> bool:
     """Whether UniDEC and another method have this metric."""
     subject = row_of(grid, SUBJECT)
-    others = [line for line in grid.lines if subject and line.records and line.run != subject.run]
-    return subject is not None and bool(measured(subject, metric)) and any(measured(one, metric) for one in others)
+    return bool(subject and measured(subject, metric)) and any(measured(one, metric) for one in _others(grid, subject))
 
 
 def gaps(matrix: Sequence[Grid], evidence: Evidence) -> list[Gap]:
@@ -51,16 +50,20 @@ def gaps(matrix: Sequence[Grid], evidence: Evidence) -> list[Gap]:
         subject = row_of(grid, SUBJECT)
         if subject is None:
             continue
-        others = [line for line in grid.lines if line.records and line.run != subject.run]
         for metric in JUDGED:
             own = measured(subject, metric)
-            for other in others:
+            for other in _others(grid, subject):
                 theirs = measured(other, metric)
                 if own and theirs and fmean(theirs) > fmean(own):
                     bins = tuple(_in_bin(subject, other, metric, name) for name in _BINS)
                     p = _told_apart(subject, other, metric, evidence)
                     found.append(Gap(grid.dataset, metric, other, (fmean(own), fmean(theirs)), bins, p))
     return found
+
+
+def _others(grid: Grid, subject: Line | None) -> list[Line]:
+    """Rows of other trainings; another way of scoring the same one is none."""
+    return [line for line in grid.lines if subject and line.records and line.run != subject.run]
 
 
 def gap_table(found: Sequence[Gap]) -> Table | None:
