@@ -94,6 +94,37 @@ def test_a_share_of_the_training_time(share: float, verdict: str, tmp_path: Path
     assert finding.outcomes[0].values == (7200.0, 7200.0)
 
 
+@pytest.mark.parametrize(
+    ("device", "measure", "verdict"),
+    [
+        ("cpu", "training, CPU s", "holds"),
+        ("cuda", "training s", "does not hold"),
+        (None, "training s", "does not hold"),
+    ],
+)
+def test_on_a_processor_its_own_seconds_count(device: str | None, measure: str, verdict: str, tmp_path: Path) -> None:
+    """A clock also runs while other work has the machine; beside a GPU the processor only waits."""
+    found = evidence(tmp_path, 0.5, 0.5)
+    runs = tuple(
+        one.model_copy(
+            update={
+                "environment": one.environment | {"device": device},
+                "training": {
+                    "seconds": 7200.0,
+                    "processor_seconds": 100.0 if one.run_id.startswith("with-") else 900.0,
+                },
+            }
+        )
+        for one in found.records
+    )
+    half = [claim({"cheaper": 0.5, "metrics": []})]
+    (finding,) = Findings(replace(found, records=runs), half).all
+    assert (finding.verdict, finding.outcomes[0].measure) == (verdict, measure)
+    old = runs[0].model_copy(update={"training": {"seconds": 7200.0}})
+    (finding,) = Findings(replace(found, records=(old, *runs[1:])), half).all
+    assert finding.outcomes[0].measure == "training s", "a record of before has no processor seconds"
+
+
 @pytest.mark.parametrize("missing", [{"ahead": "nobody"}, {"table": "nothing"}, {"datasets": ["lf-debian"]}])
 def test_what_was_not_run_is_not_decided(missing: dict[str, Any], tmp_path: Path) -> None:
     (finding,) = Findings(evidence(tmp_path, 0.7, 0.4), [claim(missing)]).all

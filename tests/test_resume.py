@@ -17,6 +17,7 @@ from harness.errors import DataError, UserError
 from harness.record import RunRecord, read_record
 from harness.resume import differences, find_earlier, read_events
 from harness.run import run
+from harness.train.checkpoint import Checkpoints
 from tests.interrupted_runs import assert_same, finished, kill_at_step, saved_steps, steps_done, taken_up
 from tests.tracked_runs import eventually, steps_of, stored_runs
 from tests.training_runs import STEPS, config, in_child, only_run
@@ -267,6 +268,8 @@ def test_a_cut_off_event_is_dropped_and_time_adds_up(interrupted: Path) -> None:
     with (interrupted / "events.jsonl").open("a") as log:
         log.write('{"event": "metr')
     earlier = find_earlier(str(interrupted))
+    saved = Checkpoints(interrupted / "checkpoints", keep=2).latest()
+    assert saved is not None
     record = run(config(), track="none", earlier=earlier)
     events = read_events(interrupted / "events.jsonl")
     assert [event["event"] for event in events if event["event"] in ("start", "resume", "end")] == [
@@ -275,6 +278,8 @@ def test_a_cut_off_event_is_dropped_and_time_adds_up(interrupted: Path) -> None:
         "end",
     ]
     assert record.seconds > earlier.seconds > 0
+    for spent in ("seconds", "processor_seconds"):
+        assert record.training[spent] > round(saved[0][spent], 3) > 0
     assert not (interrupted / "checkpoints").exists()
 
 

@@ -54,6 +54,7 @@ def test_a_training_is_complete_and_gives_the_losses_it_always_gave(
     assert losses[-1] < losses[1]  # the first epoch, in random order and without hard negatives, is the easiest
     assert record.training["steps"] == STEPS
     assert record.training["seconds"] > 0
+    assert record.training["processor_seconds"] > 0
     manifest = read_manifest(folder, verify=True)
     assert manifest is not None
     assert {"model/model.safetensors", "record.json", "ids.npy"} <= set(manifest["files"])

@@ -76,8 +76,8 @@ class Training:
         self._referenced: deque[Path] = deque(maxlen=checkpoint.keep)
         """The best weights that the kept checkpoints know of."""
         self._clock, self._since_save = Timer(), Timer()
-        self._before = 0.0
-        """Seconds of training before this process took over."""
+        self._before = (0.0, 0.0)
+        """Seconds of training before this process took over, by the clock and of processor time."""
         self._begun = False
         """Whether the stage at hand has its first values."""
 
@@ -97,7 +97,7 @@ class Training:
         if self.position.epoch > stage.epochs or self.position.batch > stage.source.steps:
             raise self._foreign("it stands behind the end of its stage")
         self._require_rates()
-        self._before, self._begun = self.position.seconds, True
+        self._before, self._begun = (self.position.seconds, self.position.processor_seconds), True
         self._referenced.append(self._best_folder())
         if self.position.best is not None:
             load_model(self._best_folder())  # found missing or damaged now, not after hours of training
@@ -113,7 +113,7 @@ class Training:
             while self.position.stage < len(self.stages):
                 self._run_stage(self.stages[self.position.stage], boundary)
                 self.position.stage, self.position.epoch, self._begun = self.position.stage + 1, 0, False
-        self.position.seconds = self._before + self._clock.total
+        self._read_clocks()
         self.model.eval()
 
     def facts(self) -> dict[str, Any]:
@@ -123,6 +123,7 @@ class Training:
             "steps": position.step,
             "epochs": position.epochs,
             "seconds": round(position.seconds, 3),
+            "processor_seconds": round(position.processor_seconds, 3),
             "stages": [stage.name for stage in self.stages],
             "learning_rates": self._learning_rates(),
         }
@@ -327,9 +328,14 @@ class Training:
         if figures:
             self.journal.metrics(figures, self.position.step)
 
+    def _read_clocks(self) -> None:
+        before, processor_before = self._before
+        self.position.seconds = before + self._clock.total
+        self.position.processor_seconds = processor_before + self._clock.processor
+
     def _save(self, stage: Stage, *, stay: bool = False) -> None:
         """Saves everything as it is now; with `stay` it is on disk on return."""
-        self.position.seconds = self._before + self._clock.total
+        self._read_clocks()
         tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if not all(all_finite(tensor) for tensor in tensors.values()):
             self._stop("a weight is no longer a finite number")

@@ -11,7 +11,7 @@ class Timer:
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._started = time.perf_counter()
+        self._started, self._computed = time.perf_counter(), time.process_time()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -26,6 +26,11 @@ class Timer:
     def total(self) -> float:
         """Seconds since the timer was made."""
         return time.perf_counter() - self._started
+
+    @property
+    def processor(self) -> float:
+        """Seconds of processor time since then, of all threads: what other work on the machine hardly changes."""
+        return time.process_time() - self._computed
 
     def shares(self) -> dict[str, float]:
         """Share of every part in the total; what no part claimed is `rest`."""

@@ -8,7 +8,7 @@ from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
 from harness.report.findings.behind import JUDGED, Gap, compares, gap_table, gaps, tried_tables
-from harness.report.findings.claims import MATRIX, TIME, TRANSFORMER, Finding, Findings
+from harness.report.findings.claims import MATRIX, TIMES, TRANSFORMER, Finding, Findings
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.marking import marked
@@ -85,7 +85,7 @@ def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) 
         outcomes = [one for one in finding.outcomes if datasets is None or one.dataset in datasets]
         breaks += [len(rows)] if outcomes else []
         for one in outcomes:
-            lines, digits = (one.ahead, one.behind), 1 if one.measure == TIME else 2
+            lines, digits = (one.ahead, one.behind), 1 if one.measure in TIMES.values() else 2
             measure = f"{one.measure}, {one.margin:g} behind allowed" if one.margin else one.measure
             seeds = " and ".join(dict.fromkeys(str(len(line.records)) for line in lines))
             words = (finding.claim.claim, one.dataset, *(f"{_name(line)}" for line in lines), measure, seeds)
@@ -95,7 +95,7 @@ def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) 
                     *(Cell(text) for text in words),
                     Cell(_WORDS[one.sign], best=one.sign != 0),
                     *(Cell.of(Figure(value, n=1, digits=digits)) for value in figures),
-                    Cell("" if one.measure == TIME else f"{one.p:.4f}"),
+                    Cell("" if one.measure in TIMES.values() else f"{one.p:.4f}"),
                 )
             )
     columns = ("claim", "dataset", "row", "against", "in", "seeds", "outcome", "row's", "other's", "difference", "p")
