@@ -25,6 +25,8 @@ from harness.yaml import read_yaml
 PUBLISHED_FOLDER = METHOD_FOLDER / "published"
 TUNED_FOLDER = METHOD_FOLDER / "tuned"
 """Tables of our own, in the same form but without printed figures; see `harness.tuning`."""
+MATRIX = "benchmark"
+"""The one of these that has every method."""
 
 COLUMNS = {
     "d": "size of the vectors that are searched",

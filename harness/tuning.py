@@ -21,6 +21,7 @@ from harness.method import METHOD_FOLDER, SearchRange, load_method
 from harness.published import PUBLISHED_FOLDER, TUNED_FOLDER
 from harness.report.documents import COMPARISON, STATISTICS, TESTS
 from harness.report.evidence import Study, read_studies, shown_space
+from harness.report.grids.defaults import changes, default_settings
 from harness.sweep import Request
 from harness.sweep.ranges import ends_of
 from harness.sweep.space import Space, parse_over, settings_of, to_json
@@ -281,11 +282,13 @@ def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, St
     """The study of a row, if all its trials are there and it is the search that the file asks for.
 
     One of other ranges, objectives, held-out rows, another budget or another beginning is left over from an earlier
-    version of the file.
+    version of the file; one whose trials shared other settings, from an earlier version of the method or of the card.
     """
     study = studies.get(tuning.study(row, dataset))
     searched_on, space = tuning.like.get(dataset, dataset), shown_space(to_json(_space(row)))
     if study is None or not _begins_as_asked(study, tuning, row, searched_on, studies):
+        return None
+    if study.base is not None and changes(study.base, default_settings(row.method, searched_on, row.settings) or {}):
         return None
     asked = (row.method, searched_on, tuning.objectives, space, tuning.held_out, tuning.budget(dataset))
     held_out = study.settings.get("validation")

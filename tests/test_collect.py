@@ -200,7 +200,8 @@ def slot(number: int, state: str, **facts: Any) -> dict[str, Any]:
 
 
 def study_facts(slots: list[dict[str, Any]], best: list[int]) -> dict[str, Any]:
-    config = {"encoder": "static", "seed": 3, "validation": {"size": 0.1, "metric": "P@1"}}
+    config = {"encoder": "static", "seed": 3, "validation": {"size": 0.1, "metric": "P@1"}, "max_len": 32}
+    config["params"] = {"beta": 3, "eta": 6, "tau": 0.05}
     space = {"beta": {"low": 1, "high": 6, "knobs": ["beta"]}, "tau": {"low": 0.02, "high": 0.1, "log": True}}
     dataset = {"name": "lf-a", "digest": "c" * 64}
     identity = {"config": config, "dataset": dataset, "space": space, "objective": ["P@1"]}
@@ -229,6 +230,7 @@ def test_a_study_keeps_its_ended_trials_by_slot(tmp_path: Path, out: Path) -> No
     assert study.best == [4]
     assert study.space == {"beta": {"low": 1, "high": 6}, "tau": {"low": 0.02, "high": 0.1, "log": True}}
     assert study.settings == {"encoder": "static", "pruner": "median", "sampler": "tpe", "seed": 3, "validation": 0.1}
+    assert study.base == {"encoder": "static", "max_len": 32, "params.eta": 6}, "neither searched nor held out"
     assert Study.model_validate(read_json(out / "studies/mine.json")) == study
 
 

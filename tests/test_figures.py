@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 
 from harness.cli.benching import bench
 from harness.errors import UserError
-from harness.record import find_records
+from harness.published import MATRIX, published_table
+from harness.record import RunRecord, find_records
 from harness.report.evidence import Evidence
-from harness.report.figures import FIGURES, Drawing, Missing, bins, course, draw_all, scatter
+from harness.report.figures import FIGURES, Drawing, Missing, bins, course, draw_all, scatter, standing
 from harness.report.figures.labels import place_labels
 from harness.report.figures.scatter import frontier, peak_memory, training_seconds
+from harness.report.grids.defaults import default_settings
 from tests.figure_runs import DATASET, OURS, evidence, run, world
+from tests.setting_runs import nested
 
 HOSTILE = ("_hidden", "$a_b^{$", "a & b < c > d", "<script>alert(1)</script>", "]]>--><!--", "\x00\x1b[31m\n", "\ud800")
 NUMBERS = st.integers(0, 6).map(float) | st.floats(-1e6, 1e6)
@@ -47,7 +50,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         kept.append(figure)
         return b"", b""
 
-    for module in (bins, course, scatter):
+    for module in (bins, course, scatter, standing):
         monkeypatch.setattr(module, "finished", keep)
     return kept
 
@@ -88,7 +91,7 @@ def test_names_keep_clear_of_lines() -> None:
     assert box[1] >= 100 or box[3] <= 100
 
 
-@pytest.mark.parametrize("name", ["tradeoff", "cost-time", "cost-memory", "bins"])
+@pytest.mark.parametrize("name", [MATRIX, "tradeoff", "cost-time", "cost-memory", "bins"])
 def test_committed_runs_are_drawn_without_overlaps_and_in_readable_size(name: str, figures: list[Any]) -> None:
     from matplotlib.text import Text
 
@@ -143,7 +146,7 @@ def test_hostile_names_are_drawn_as_they_are(name: str) -> None:
     assert "\x00" not in drawing.alt + drawing.caption
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [MATRIX, *OURS])
 def test_without_runs_a_figure_says_which_command_makes_them(name: str) -> None:
     for records in (evidence(), evidence(run(status="failed"))):
         missing = FIGURES[name](records, "lf a&b")
@@ -154,6 +157,36 @@ def test_without_runs_a_figure_says_which_command_makes_them(name: str) -> None:
         assert words[words.index("--datasets") + 1] == "lf a&b"
         options = {word.removeprefix("--") for word in words if word.startswith("--")}
         assert options <= set(inspect.signature(bench).parameters)
+
+
+def of_the_benchmark(stem: str, p1: float, seed: int = 0, **changes: Any) -> RunRecord:
+    """A run of one row, whose PSP@5 is half its P@1."""
+    row = next(row for row in published_table(MATRIX).rows if (row.stem, row.dataset) == (stem, DATASET))
+    assert row.method is not None
+    config = nested(default_settings(row.method, DATASET, row.settings) or {})
+    config |= {"method": row.method, "encoder": "static", "dataset": DATASET, "seed": seed}
+    return run(p1=p1, seed=seed, config=config, run_id=f"{stem}-{seed}", **{"metrics": metrics_of(p1)} | changes)
+
+
+def metrics_of(p1: float) -> dict[str, float]:
+    return {"P@1": p1, "PSP@5": p1 / 2}
+
+
+def test_a_training_stands_in_the_benchmark_once_the_best_first(figures: list[Any]) -> None:
+    heads = {"concat": metrics_of(70.0), "de": metrics_of(90.0), "clf": metrics_of(95.0)}
+    both = [of_the_benchmark("unidec", 70.0, metrics=heads["concat"], views=heads)]
+    both += [of_the_benchmark("dpr", p1, seed) for seed, p1 in enumerate((59.0, 61.0))]
+    drawing = drawn(MATRIX, evidence(*both, of_the_benchmark("zeroshot", 72.0)))
+    (figure,) = figures
+    first, second = figure.axes
+    assert [text.get_text() for text in first.get_yticklabels()] == ["DPR", "UniDEC", "zero-shot"]
+    assert [text.get_text() for text in first.texts] == ["60.0", "70.0", "72.0"]
+    assert [text.get_text() for text in second.texts] == ["30.0", "35.0", "36.0"]
+    filled = [line.get_markerfacecolor() != "white" for line in first.lines if line.get_marker() == "o"]
+    assert filled == [False, True, False]
+    assert "1 to 2 seeds" in drawing.caption
+    assert "3 methods on lf-pydocstitles: zero-shot 72.0, 36.0; UniDEC 70.0, 35.0; DPR 60.0, 30.0" in drawing.alt
+    assert isinstance(FIGURES[MATRIX](evidence(both[0]), DATASET), Missing), "one method is compared with nothing"
 
 
 def test_runs_without_curves_ask_for_new_runs() -> None:

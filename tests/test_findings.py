@@ -24,7 +24,9 @@ from harness.report.findings import (
     claims,
     details,
     findings_page,
+    matrix_table,
     read_claims,
+    standings_page,
     summary,
 )
 from harness.report.findings.behind import compares, gap_table, gaps, tried_tables
@@ -313,7 +315,8 @@ def test_what_was_tried_is_held_against_the_settings_as_they_stand() -> None:
 
 
 def test_without_the_matrix_there_is_no_page(tmp_path: Path) -> None:
-    assert findings_page(Findings(evidence(tmp_path, 0.7, 0.4))) is None
+    found = Findings(evidence(tmp_path, 0.7, 0.4))
+    assert (findings_page(found), standings_page(found)) == (None, None)
 
 
 def test_a_matrix_of_one_method_is_no_matrix() -> None:
@@ -353,5 +356,11 @@ def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         text = str(findings_page(found))
         assert f"Not run yet: 1 of 3 seeds and never on {DATASET}; lf-debian." in text
         assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in text
+        table = matrix_table(found.matrix)
+        assert table.columns == ("method", "row", f"{DATASET} P@1", f"{DATASET} PSP@5")
+        assert [[cell.text for cell in row][:2] for row in table.rows] == [["unidec", "unidec"], ["other", "other"]]
+        assert [row[2].best for row in table.rows] == [True, False]
+        assert all("(2 of 3 seeds)" in row[2].text and row[3].text == "" for row in table.rows)
+        assert f"| unidec | mine/unidec/{DATASET} | 2 |" in str(standings_page(found))
     finally:
         published_table.cache_clear()

@@ -153,6 +153,15 @@ def test_a_search_of_an_earlier_version_of_the_file_is_none_of_it(demo: Tuning, 
     assert "unidec" not in str(table_text(demo, {name: study(name, *values, (1.0, 2.0))}))  # another budget
 
 
+def test_a_search_of_an_earlier_version_of_the_method_or_the_card_is_none(demo: Tuning) -> None:
+    """A card may set what no file of ranges names; a search at another batch size says nothing of this one."""
+    name, values = f"demo-unidec-{DATASET}", ((9.0, 9.0), (1.0, 2.0), (1.0, 2.0))
+    now = {"encoder": "tiny", "params.epochs": 2, "params.batch_size": 60, "params.beta": 3}
+    assert "unidec" in str(table_text(demo, {name: study(name, *values, base=now)}))
+    for key, other in (("params.batch_size", 61), ("params.beta", 99), ("params.gone", 1), ("encoder", "static")):
+        assert "unidec" not in str(table_text(demo, {name: study(name, *values, base=now | {key: other})})), key
+
+
 def test_a_dataset_may_take_the_settings_of_another(demo: Tuning, tmp_path: Path) -> None:
     like = FILE.replace(f"{DATASET}: [4, 5]", f"{DATASET}: [4, 5], lf-pydocs: [0]")
     (tmp_path / "tuning" / "demo.yaml").write_text(f"{like}like: {{lf-pydocs: {DATASET}}}\n")

@@ -74,6 +74,8 @@ class Study(_Frozen):
     """By name: low, high, log; or choices."""
     settings: dict[str, Any]
     """Sampler, pruner, seed, share of held-out rows."""
+    base: dict[str, Any] | None = None
+    """What all trials shared but for what was searched, by dotted key; None in studies that were kept without it."""
     trials: list[Trial]
     best: list[int]
 

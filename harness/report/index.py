@@ -9,7 +9,7 @@ from harness.report import Table, is_trial
 from harness.report.documents import Document
 from harness.report.evidence import Evidence
 from harness.report.figures.drawing import Drawing, Missing, figure_stem
-from harness.report.findings import FINDINGS
+from harness.report.findings import FINDINGS, STANDINGS
 from harness.report.tables import FORMATS, as_markdown, markdown_text
 
 TITLE = "# Reports"
@@ -96,7 +96,9 @@ def _code(text: str) -> str:
     return f"{fence}{space}{' '.join(printable(text).split())}{space}{fence}"
 
 
-_FINDINGS = f"**[Findings]({FINDINGS})**: which claims of the papers hold on this data, and how every method did.\n"
+_FINDINGS = f"""**[Findings]({FINDINGS})**: which claims of the papers hold on this data, and how every method did with
+settings from the same small search; [dataset by dataset]({STANDINGS}).
+"""
 _FAST = """[speed.md](speed.md): how fast the code is against named references, on which machine; step time and memory
   over the number of labels, and every ratio against its target, as figures. Tables: {forms}."""
 _TRIED = """[trust.md](trust.md): what was tried on purpose and what happened: fault list, trainings killed and taken up

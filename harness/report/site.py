@@ -19,7 +19,7 @@ from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
 from harness.report.figures.drawing import figure_stem
-from harness.report.findings import FINDINGS, Findings, findings_page
+from harness.report.findings import FINDINGS, STANDINGS, Findings, findings_page, standings_page
 from harness.report.index import TITLE, index_page
 from harness.report.page import build_page, page_data
 from harness.report.scale import PLACE, refreshed, scale_page
@@ -82,10 +82,10 @@ def make_site(evidence: Evidence) -> Site:
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
     files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
-    concluded = findings_page(findings)
-    if concluded is not None:
-        files[FINDINGS] = concluded.encode()
-    files[INDEX] = index_page(evidence, tables, figures, concludes=concluded is not None).encode()
+    for name, written in ((FINDINGS, findings_page(findings)), (STANDINGS, standings_page(findings))):
+        if written is not None:
+            files[name] = written.encode()
+    files[INDEX] = index_page(evidence, tables, figures, concludes=FINDINGS in files).encode()
     if evidence.speed is not None:
         files |= speed_files(evidence.speed)
     if evidence.trust is not None:

@@ -30,6 +30,7 @@ from harness.record import RunRecord, read_record
 from harness.report import is_trial
 from harness.report.collecting.neighbours import find_neighbours
 from harness.report.evidence import DAMAGED, Study, Trial, kept_columns, run_rows, shown_space
+from harness.report.grids.defaults import settings
 
 STORED = 1e-3
 """Percent by which the mean of a column of float32 may miss the metric it belongs to."""
@@ -227,6 +228,7 @@ def read_study(path: Path) -> Study:
                 "seed": config["seed"],
                 "validation": config["validation"]["size"],
             },
+            base=_shared(config, identity["space"]),
             trials=[_trial(row, objectives) for row in facts["slots"] if row["state"] in _ENDED],
             best=facts["best"],
         )
@@ -236,6 +238,15 @@ def read_study(path: Path) -> Study:
         raise DataError(f"not the facts of a study ({describe_faults(error, path.name)[0]})", path) from error
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise DataError(f"not the facts of a study ({type(error).__name__}: {error})", path) from error
+
+
+def _shared(config: dict[str, Any], space: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The settings of a sweep that decide its outcome, without those that it searched and what it held out."""
+    searched = {knob for name, given in space.items() for knob in given.get("knobs") or [name]}
+    drawn = searched | {f"params.{knob}" for knob in searched}
+    return {
+        key: value for key, value in settings(config).items() if key not in drawn and not key.startswith("validation.")
+    }
 
 
 def _trial(row: dict[str, Any], objectives: list[str]) -> Trial:

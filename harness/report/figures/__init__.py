@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.errors import unknown_name
+from harness.published import MATRIX
 from harness.report.evidence import Evidence
 from harness.report.figures.bins import draw_bins
 from harness.report.figures.course import draw_course
@@ -18,6 +19,7 @@ from harness.report.figures.iterations import draw_iterations
 from harness.report.figures.neighbours import draw_neighbours
 from harness.report.figures.positives import draw_positives
 from harness.report.figures.scatter import draw_memory, draw_time, draw_tradeoff
+from harness.report.figures.standing import draw_standing
 from harness.report.figures.subsampling import draw_subsampling
 from harness.report.figures.sweep import draw_sweep
 
@@ -26,6 +28,7 @@ __all__ = ["FIGURES", "Drawing", "Missing", "draw_all"]
 Draw = Callable[[Evidence, str], Drawing | Missing]
 
 FIGURES: dict[str, Draw] = {
+    MATRIX: draw_standing,
     "bins": draw_bins,
     "tradeoff": draw_tradeoff,
     "cost-time": draw_time,

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from harness.config import Settings
 from harness.data.card import read_model
-from harness.published import published_table, table_paths
+from harness.published import MATRIX, published_table, table_paths
 from harness.record import RunRecord
 from harness.report.comparing.paired import LEVEL, holm
 from harness.report.evidence import ROWS, Evidence
@@ -23,8 +23,6 @@ from harness.report.grids import Grid, Line, grids
 from harness.report.grids.drawn import measured
 from harness.report.grids.significance import ahead_of, mean_rows, p_value
 
-MATRIX = "benchmark"
-"""The table that every method is in."""
 TRANSFORMER = "minilm"
 """The one of a few methods with a transformer as their encoder."""
 CLAIMS = Path(__file__).with_name("claims.yaml")

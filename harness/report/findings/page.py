@@ -1,22 +1,20 @@
-"""The page of findings, two sheets of paper: verdicts, standings, where UniDEC is behind, and how to repeat it."""
+"""The page of findings, two sheets of paper: verdicts, every method, where UniDEC is behind, and how to repeat it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
 
+from harness.published import MATRIX
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
-from harness.report.findings.behind import JUDGED, Gap, compares, gap_table, gaps, tried_tables
-from harness.report.findings.claims import MATRIX, TIMES, TRANSFORMER, Finding, Findings
+from harness.report.figures.drawing import figure_stem
+from harness.report.findings.behind import JUDGED, Gap, compares, gap_table, gaps
+from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
+from harness.report.findings.standings import STANDINGS, matrix_table, standings
 from harness.report.grids import Grid, Line
-from harness.report.grids.drawn import measured
-from harness.report.marking import marked
 from harness.report.tables import as_markdown, markdown_text
 
 FINDINGS = "FINDINGS.md"
 _EVERY_TEST = "Every test, with its figures: [tables/claims.md](tables/claims.md).\n"
-_SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
 _WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
 _COUNTED = {1: "for", -1: "against", 0: "open"}
 
@@ -25,20 +23,34 @@ def findings_page(found: Findings) -> str | None:
     """The page as Markdown; None where the matrix was not run."""
     if not found.matrix:
         return None
-    parts = [_head(found.evidence, found), as_markdown(summary(found.all)), _EVERY_TEST, *_standings(found.matrix)]
-    return "\n".join([*parts, *_standings(found.own(TRANSFORMER)), *_behind(found), _foot(found)])
-
-
-def _behind(found: Findings) -> Iterator[str]:
-    """Where UniDEC is not first, why, and what was tried."""
     above = gaps(found.matrix, found.evidence)
-    yield _first(found.matrix, above)
+    parts = [_head(found.evidence, found), _first(found.matrix, above), as_markdown(summary(found.all)), _EVERY_TEST]
+    return "\n".join([*parts, *_methods(found), *_behind(above, found.accounts), _foot(found)])
+
+
+def _methods(found: Findings) -> Iterator[str]:
+    """Every method, as pictures and as one table."""
+    yield as_markdown(matrix_table(found.matrix))
+    yield (
+        f"One cell again: `python -m harness run --published {MATRIX}/ROW/DATASET --seed N`. Dataset by dataset, with "
+        f"epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all metrics: "
+        f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
+    )
+    drawn = [grid.dataset for grid in found.matrix if all(compares(grid, metric) for metric in JUDGED)]
+    for pair in (drawn[place : place + 2] for place in range(0, len(drawn), 2)):
+        pictures = (f"![{' and '.join(JUDGED)} of every method]({figure_stem(name, MATRIX)}.png)" for name in pair)
+        lines = (map(markdown_text, pair), ["---"] * len(pair), pictures)
+        yield "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    yield from standings(found.own(TRANSFORMER))
+
+
+def _behind(above: Sequence[Gap], accounts: Mapping[str, str]) -> Iterator[str]:
+    """Where UniDEC is not first, and why."""
     if table := gap_table(above):
         yield as_markdown(table)
     for dataset in dict.fromkeys(gap.dataset for gap in above):
-        if dataset in found.accounts:
-            yield f"**{markdown_text(dataset)}.** {' '.join(found.accounts[dataset].split())}\n"
-    yield from map(as_markdown, tried_tables(found.evidence.studies))
+        if dataset in accounts:
+            yield f"**{markdown_text(dataset)}.** {' '.join(accounts[dataset].split())}\n"
 
 
 def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
@@ -105,35 +117,6 @@ def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) 
 
 def _name(line: Line) -> str:
     return f"{line.table.table}: {line.label}"
-
-
-def _standings(matrix: Sequence[Grid]) -> Iterator[str]:
-    """Every method on every dataset of the matrix, the best first."""
-    columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
-    for grid in matrix:
-        lines = sorted((line for line in grid.lines if line.records), key=lambda line: -fmean(measured(line, "P@1")))
-        figures = {name: [Figure.of(measured(line, name)) for line in lines] for name in _SHOWN}
-        flags = {name: marked(figures[name], "up") for name in _SHOWN}
-        rows = []
-        for place, line in enumerate(lines):
-            words = [line.label, line.rows[0].name, str(len(line.records))]
-            best, second = ([flags[name][which][place] for name in _SHOWN] for which in (0, 1))
-            scores = [
-                Cell.of(figures[name][place], best=first, second=next_)
-                for name, first, next_ in zip(_SHOWN, best, second, strict=True)
-            ]
-            costs = [
-                Figure.of([float(one.training[key]) for one in line.records if one.training.get(key)], digits=0)
-                for key in ("epochs", "seconds")
-            ]
-            trained = [Cell.of(replace(cost, std=None)) if cost.n else Cell("") for cost in costs]
-            rows.append((*map(Cell, words), *scores, *trained))
-        caption = (
-            "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
-            "dataset's card; seconds are of runs that may have shared the machine."
-        )
-        title = f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
-        yield as_markdown(Table(title, columns, tuple(rows), caption, words=2))
 
 
 def _head(evidence: Evidence, findings: Findings) -> str:

@@ -1,0 +1,96 @@
+"""Every method on every dataset: all of them in one table for the findings, each dataset by itself on its own page."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from harness.report.cells import Cell, Figure, Table
+from harness.report.findings.behind import JUDGED, tried_tables
+from harness.report.findings.claims import TRANSFORMER, Findings
+from harness.report.grids import Grid, Line
+from harness.report.grids.drawn import measured
+from harness.report.marking import marked
+from harness.report.tables import as_markdown
+
+STANDINGS = "STANDINGS.md"
+_SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
+
+
+def standings_page(found: Findings) -> str | None:
+    """The page as Markdown; None where the matrix was not run."""
+    if not found.matrix:
+        return None
+    return "\n".join([_HEAD, *standings(found.matrix), *map(as_markdown, tried_tables(found.evidence.studies))])
+
+
+_HEAD = """# Standings
+
+Every method of the [findings](FINDINGS.md) on every dataset, with what repeats it: `python -m harness run --published`
+and the name beside it. What was tried where UniDEC is not first stands at the end. Settings, all metrics and tests:
+[tables/benchmark.md](tables/benchmark.md).
+"""
+
+
+def standings(matrix: Sequence[Grid]) -> Iterator[str]:
+    """A table a dataset, the best method first."""
+    columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
+    for grid in matrix:
+        lines = sorted((line for line in grid.lines if line.records), key=lambda line: -fmean(measured(line, "P@1")))
+        figures = {name: [Figure.of(measured(line, name)) for line in lines] for name in _SHOWN}
+        flags = {name: marked(figures[name], "up") for name in _SHOWN}
+        rows = []
+        for place, line in enumerate(lines):
+            words = [line.label, line.rows[0].name, str(len(line.records))]
+            best, second = ([flags[name][which][place] for name in _SHOWN] for which in (0, 1))
+            scores = [
+                Cell.of(figures[name][place], best=first, second=next_)
+                for name, first, next_ in zip(_SHOWN, best, second, strict=True)
+            ]
+            costs = [
+                Figure.of([float(one.training[key]) for one in line.records if one.training.get(key)], digits=0)
+                for key in ("epochs", "seconds")
+            ]
+            trained = [Cell.of(replace(cost, std=None)) if cost.n else Cell("") for cost in costs]
+            rows.append((*map(Cell, words), *scores, *trained))
+        caption = (
+            "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
+            "dataset's card; seconds are of runs that may have shared the machine."
+        )
+        title = f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
+        yield as_markdown(Table(title, columns, tuple(rows), caption, words=2))
+
+
+def matrix_table(matrix: Sequence[Grid]) -> Table:
+    """All methods on all datasets in the two metrics that count, in the order of P@1 on the dataset of most labels."""
+    lines: dict[str, dict[str, Line]] = {}
+    labels: dict[str, str] = {}
+    for grid in matrix:
+        for line in grid.lines:
+            for row in line.rows if line.records else ():
+                lines.setdefault(row.stem, {})[grid.dataset] = line
+                labels.setdefault(row.stem, row.label)
+    largest = max(matrix, key=_labels).dataset
+    stems = sorted(lines, key=lambda stem: -_mean(lines[stem].get(largest), "P@1"))
+    columns = [(grid, metric) for grid in matrix for metric in JUDGED]
+    cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem]), Cell(stem)] for stem in stems}
+    for grid, metric in columns:
+        found = {stem: lines[stem][grid.dataset] for stem in stems if grid.dataset in lines[stem]}
+        there = {stem: values for stem, line in found.items() if (values := measured(line, metric))}
+        wanted = len(grid.table.seeds.get(grid.dataset, ()))
+        figures = [Figure.of(values, wanted=wanted) for values in there.values()]
+        shown = dict(zip(there, zip(figures, *marked(figures, "up"), strict=True), strict=True))
+        for stem in stems:
+            figure, best, second = shown.get(stem, (None, False, False))
+            cells[stem].append(Cell("") if figure is None else Cell.of(figure, best=best, second=second))
+    caption = f"Percent on test rows, mean ± standard deviation over seeds; in the order of P@1 on {largest}."
+    names = (f"{grid.dataset} {metric}" for grid, metric in columns)
+    return Table("Every method", ("method", "row", *names), tuple(map(tuple, cells.values())), caption, words=2)
+
+
+def _labels(grid: Grid) -> float:
+    return max(float(one.dataset.get("statistics", {}).get("labels", 0.0)) for one in grid.records)
+
+
+def _mean(line: Line | None, metric: str) -> float:
+    found = measured(line, metric) if line else []
+    return fmean(found) if found else 0.0
