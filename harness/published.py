@@ -27,6 +27,10 @@ TUNED_FOLDER = METHOD_FOLDER / "tuned"
 """Tables of our own, in the same form but without printed figures; see `harness.tuning`."""
 MATRIX = "benchmark"
 """The one of these that has every method."""
+SUBJECT = "unidec"
+"""The row of it that the papers are about."""
+JUDGED = ("P@1", "PSP@5")
+"""Metrics in which methods are compared where two have to do."""
 
 COLUMNS = {
     "d": "size of the vectors that are searched",

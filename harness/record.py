@@ -67,7 +67,7 @@ class RunRecord(BaseModel):
     augmentation: dict[str, Any] = {}
     """What was added to the train rows: name, rows in all, made ones, targets per made row; empty for nothing."""
     training: dict[str, Any] = {}
-    """Steps, epochs, seconds, learning rates, chosen epoch; empty for a method without training."""
+    """Steps, epochs, seconds and those of the processor, learning rates, chosen epoch; empty without a training."""
     curves: dict[str, list[float | None]] = {}
     """The course of the training: `step`, then figures at those steps (`harness.tracking.series`)."""
     resumed: list[dict[str, Any]] = []

@@ -189,6 +189,28 @@ def test_a_training_stands_in_the_benchmark_once_the_best_first(figures: list[An
     assert isinstance(FIGURES[MATRIX](evidence(both[0]), DATASET), Missing), "one method is compared with nothing"
 
 
+def test_a_wide_spread_hides_nothing(figures: list[Any]) -> None:
+    wide = [of_the_benchmark("dpr", p1, seed) for seed, p1 in enumerate((30.0, 99.0))]
+    drawn(MATRIX, evidence(*wide, of_the_benchmark("zeroshot", 66.0)))
+    axis = figures[0].axes[0]
+    left, right = axis.get_xlim()
+    assert all(left < x < right for line in axis.lines if line.get_marker() != "o" for x in line.get_xdata())
+
+
+def test_a_benchmark_that_cannot_be_drawn_says_why() -> None:
+    """Not run, run without propensities, and on data that nothing was searched for."""
+    without = [of_the_benchmark(stem, 60.0, metrics={"P@1": 60.0}) for stem in ("dpr", "zeroshot")]
+    for records, dataset, words in (
+        ([], DATASET, "fewer than two methods"),
+        (without, DATASET, "no PSP@5"),
+        ([], "my-data", "no settings were searched for my-data"),
+    ):
+        missing = FIGURES[MATRIX](evidence(*records), dataset)
+        assert isinstance(missing, Missing)
+        assert words in missing.why
+    assert "--methods all" in missing.command
+
+
 def test_runs_without_curves_ask_for_new_runs() -> None:
     missing = FIGURES["course"](evidence(run(curves={}), run("ance", curves={}, moment=1)), DATASET)
     assert isinstance(missing, Missing)

@@ -127,6 +127,14 @@ def test_on_a_processor_its_own_seconds_count(device: str | None, measure: str, 
     assert finding.outcomes[0].measure == "training s", "a record of before has no processor seconds"
 
 
+@pytest.mark.parametrize("odd", ["abc", [], {}, float("nan"), 10**400, -5, True, None])
+def test_costs_that_are_no_numbers_are_not_compared(odd: Any, tmp_path: Path) -> None:
+    found = evidence(tmp_path, 0.5, 0.5)
+    runs = tuple(one.model_copy(update={"training": dict.fromkeys(claims.TIMES, odd)}) for one in found.records)
+    half = [claim({"cheaper": 0.5, "metrics": []})]
+    assert Findings(replace(found, records=runs), half).all[0].outcomes == ()
+
+
 @pytest.mark.parametrize("missing", [{"ahead": "nobody"}, {"table": "nothing"}, {"datasets": ["lf-debian"]}])
 def test_what_was_not_run_is_not_decided(missing: dict[str, Any], tmp_path: Path) -> None:
     (finding,) = Findings(evidence(tmp_path, 0.7, 0.4), [claim(missing)]).all
@@ -362,5 +370,12 @@ def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         assert [row[2].best for row in table.rows] == [True, False]
         assert all("(2 of 3 seeds)" in row[2].text and row[3].text == "" for row in table.rows)
         assert f"| unidec | mine/unidec/{DATASET} | 2 |" in str(standings_page(found))
+        assert f"figures/{DATASET}/benchmark.png" not in text
+        assert f"figures/{DATASET}/benchmark.png" in str(findings_page(found, [DATASET]))
+        strange = [
+            one.model_copy(update={"training": {"epochs": "five"}, "views": {}}) for one in found.evidence.records
+        ]
+        odd = replace(found.evidence, records=(*strange[:1], *found.evidence.records[1:]))
+        assert "mine/unidec" in str(standings_page(Findings(odd, []))), "what a record lacks is left out"
     finally:
         published_table.cache_clear()

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ _STORED = 1e-3
 """Percent by which the mean of a stored column may miss the metric it belongs to."""
 
 
+_LARGEST = 1e300
+"""An axis with more than this has no ends that a float holds."""
 _LARGEST_ROWS = 2**30
 """Bytes of stored rows, unpacked; a million rows of three scorers have 72 MB."""
 DAMAGED = (*arrays.DAMAGED, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -163,6 +165,11 @@ class Evidence:
             if found is not None:
                 return found
         return None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether what a record says can be drawn; parts of it are free, and a record may be edited by hand."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
 
 
 def conditions(record: RunRecord) -> tuple[Any, ...]:

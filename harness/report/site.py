@@ -14,6 +14,7 @@ from harness.errors import UserError
 from harness.files import write_bytes
 from harness.perf.saved import SPEED, Speed
 from harness.progress import progress
+from harness.published import MATRIX
 from harness.report import is_trial
 from harness.report.documents import COMPARISON, documents
 from harness.report.evidence import Evidence
@@ -82,7 +83,10 @@ def make_site(evidence: Evidence) -> Site:
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
     files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
-    for name, written in ((FINDINGS, findings_page(findings)), (STANDINGS, standings_page(findings))):
+    pictured = [
+        name for name, some in figures.items() if any(one.id == MATRIX and isinstance(one, Drawing) for one in some)
+    ]
+    for name, written in ((FINDINGS, findings_page(findings, pictured)), (STANDINGS, standings_page(findings))):
         if written is not None:
             files[name] = written.encode()
     files[INDEX] = index_page(evidence, tables, figures, concludes=FINDINGS in files).encode()
@@ -140,13 +144,14 @@ def check_site(site: Site, folder: Path) -> list[str]:
 
 
 def stale(site: Site, folder: Path) -> list[str]:
-    """Files in the site's own folders that are not of the site."""
+    """Pages, and files in the site's own folders, that are not of the site."""
     return [name for name in _owned(folder) if name not in site.files]
 
 
 def _owned(folder: Path) -> list[str]:
-    """What is in the site's own folders."""
-    there = [path for owned in OWNED for path in sorted((folder / owned).rglob("*")) if path.is_file()]
+    """What is there of pages that not every report has, and in the site's own folders."""
+    there = [folder / name for name in (FINDINGS, STANDINGS) if (folder / name).is_file()]
+    there += [path for owned in OWNED for path in sorted((folder / owned).rglob("*")) if path.is_file()]
     return [path.relative_to(folder).as_posix() for path in there]
 
 

@@ -67,7 +67,7 @@ class Training:
             on_validation: Told of every validation; may raise `harness.errors.Pruned`.
         """
         self.model, self.stages, self.journal = model, stages, journal
-        self.position = Position()
+        self.position = Position(processor_seconds=0.0)
         self._saving, self._validation, self._validate = checkpoint, validation, validate
         self._on_validation = on_validation
         self._folder = journal.folder / "checkpoints"
@@ -76,7 +76,7 @@ class Training:
         self._referenced: deque[Path] = deque(maxlen=checkpoint.keep)
         """The best weights that the kept checkpoints know of."""
         self._clock, self._since_save = Timer(), Timer()
-        self._before = (0.0, 0.0)
+        self._before: tuple[float, float | None] = (0.0, 0.0)
         """Seconds of training before this process took over, by the clock and of processor time."""
         self._begun = False
         """Whether the stage at hand has its first values."""
@@ -123,10 +123,11 @@ class Training:
             "steps": position.step,
             "epochs": position.epochs,
             "seconds": round(position.seconds, 3),
-            "processor_seconds": round(position.processor_seconds, 3),
             "stages": [stage.name for stage in self.stages],
             "learning_rates": self._learning_rates(),
         }
+        if position.processor_seconds is not None:
+            facts["processor_seconds"] = round(position.processor_seconds, 3)
         if position.best is not None:
             facts |= {"best_epoch": position.best_epoch, f"validation/{self._validation.metric}": position.best}
         return facts
@@ -331,7 +332,7 @@ class Training:
     def _read_clocks(self) -> None:
         before, processor_before = self._before
         self.position.seconds = before + self._clock.total
-        self.position.processor_seconds = processor_before + self._clock.processor
+        self.position.processor_seconds = None if processor_before is None else processor_before + self._clock.processor
 
     def _save(self, stage: Stage, *, stay: bool = False) -> None:
         """Saves everything as it is now; with `stay` it is on disk on return."""

@@ -24,8 +24,8 @@ class Position(BaseModel):
     """Sums over the batches of the epoch, for its averages."""
     seconds: float = 0.0
     """Seconds of training, those before an interruption included."""
-    processor_seconds: float = 0.0
-    """The same in seconds of processor time."""
+    processor_seconds: float | None = None
+    """The same in seconds of processor time; None where a part of the training did not count them."""
     best: float | None = None
     """Best value of the stage on the held-out rows."""
     best_epoch: Count = 0

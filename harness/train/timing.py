@@ -29,7 +29,7 @@ class Timer:
 
     @property
     def processor(self) -> float:
-        """Seconds of processor time since then, of all threads: what other work on the machine hardly changes."""
+        """Seconds of processor time since then, of all threads; time in which other work has the cores is not in it."""
         return time.process_time() - self._computed
 
     def shares(self) -> dict[str, float]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.report.evidence import Evidence
+from harness.report.evidence import Evidence, is_number
 from harness.report.figures.chosen import (
     Group,
     bench_command,
     comparable,
     counted,
     grouped_defaults,
-    is_number,
     remarks,
     titles,
 )

@@ -21,14 +21,6 @@ from harness.report.evidence import Evidence, conditions
 from harness.report.figures.style import shown
 from harness.report.grids.defaults import changed_settings
 
-_LARGEST = 1e300
-"""An axis with more than this has no ends that a float holds."""
-
-
-def is_number(value: object) -> bool:
-    """Whether what a record says can be drawn; parts of it are free, and a record may be edited by hand."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
-
 
 @dataclass(frozen=True)
 class Group:

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from harness.published import JUDGED, SUBJECT
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL, holm
-from harness.report.evidence import Evidence, Study, own_view, shown_value
-from harness.report.figures.chosen import is_number
+from harness.report.evidence import Evidence, Study, is_number, own_view, shown_value
 from harness.report.findings.claims import row_of
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.grids.significance import ahead_of, mean_rows, p_value
 
-SUBJECT = "unidec"
-JUDGED = ("P@1", "PSP@5")
 TRIED = "tried-"
 """Studies that were made to find out why it is behind begin with this."""
 _BINS = ("head", "torso", "tail")

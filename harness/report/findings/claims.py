@@ -21,6 +21,7 @@ from harness.report.comparing.paired import LEVEL, holm
 from harness.report.evidence import ROWS, Evidence
 from harness.report.grids import Grid, Line, grids
 from harness.report.grids.drawn import measured
+from harness.report.grids.quantities import trained
 from harness.report.grids.significance import ahead_of, mean_rows, p_value
 
 TRANSFORMER = "minilm"
@@ -216,11 +217,13 @@ def row_of(grid: Grid, stem: str) -> Line | None:
 
 
 def _costs(dataset: str, ahead: Line, behind: Line, share: float) -> Outcome | None:
-    records = [*ahead.records, *behind.records]
-    on_cpu = all(one.environment.get("device") == "cpu" for one in records)  # elsewhere the processor only waits
+    lines = (ahead, behind)
+    # beside a GPU the processor only waits
+    on_cpu = all(one.environment.get("device") == "cpu" for line in lines for one in line.records)
     for key in TIMES if on_cpu else ("seconds",):
-        if all(one.training.get(key) for one in records):
-            first, second = (fmean(float(one.training[key]) for one in line.records) for line in (ahead, behind))
+        spent = [[trained(one, key) or 0.0 for one in line.records] for line in lines]
+        if all(all(seconds) for seconds in spent):
+            first, second = map(fmean, spent)
             sign = 1 if first <= share * second else -1
             return Outcome(dataset, ahead, behind, TIMES[key], (first, second), 0.0, sign)
     return None

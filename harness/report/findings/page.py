@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from harness.published import MATRIX
+from harness.published import JUDGED, MATRIX
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
 from harness.report.figures.drawing import figure_stem
-from harness.report.findings.behind import JUDGED, Gap, compares, gap_table, gaps
+from harness.report.findings.behind import Gap, compares, gap_table, gaps
 from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
 from harness.report.findings.standings import STANDINGS, matrix_table, standings
 from harness.report.grids import Grid, Line
@@ -19,16 +19,21 @@ _WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
 _COUNTED = {1: "for", -1: "against", 0: "open"}
 
 
-def findings_page(found: Findings) -> str | None:
-    """The page as Markdown; None where the matrix was not run."""
+def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
+    """The page as Markdown; None where the matrix was not run.
+
+    Args:
+        found: Claims and the matrix.
+        drawn: Datasets whose picture of all methods lies beside the page.
+    """
     if not found.matrix:
         return None
     above = gaps(found.matrix, found.evidence)
     parts = [_head(found.evidence, found), _first(found.matrix, above), as_markdown(summary(found.all)), _EVERY_TEST]
-    return "\n".join([*parts, *_methods(found), *_behind(above, found.accounts), _foot(found)])
+    return "\n".join([*parts, *_methods(found, drawn), *_behind(above, found.accounts), _foot(found)])
 
 
-def _methods(found: Findings) -> Iterator[str]:
+def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     """Every method, as pictures and as one table."""
     yield as_markdown(matrix_table(found.matrix))
     yield (
@@ -36,7 +41,6 @@ def _methods(found: Findings) -> Iterator[str]:
         f"epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all metrics: "
         f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
-    drawn = [grid.dataset for grid in found.matrix if all(compares(grid, metric) for metric in JUDGED)]
     for pair in (drawn[place : place + 2] for place in range(0, len(drawn), 2)):
         pictures = (f"![{' and '.join(JUDGED)} of every method]({figure_stem(name, MATRIX)}.png)" for name in pair)
         lines = (map(markdown_text, pair), ["---"] * len(pair), pictures)

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from harness.published import JUDGED
 from harness.report.cells import Cell, Figure, Table
-from harness.report.findings.behind import JUDGED, tried_tables
+from harness.report.findings.behind import tried_tables
 from harness.report.findings.claims import TRANSFORMER, Findings
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
+from harness.report.grids.quantities import trained
 from harness.report.marking import marked
 from harness.report.tables import as_markdown
 
@@ -20,14 +22,15 @@ def standings_page(found: Findings) -> str | None:
     """The page as Markdown; None where the matrix was not run."""
     if not found.matrix:
         return None
-    return "\n".join([_HEAD, *standings(found.matrix), *map(as_markdown, tried_tables(found.evidence.studies))])
+    tried = tried_tables(found.evidence.studies)
+    ending = "What was tried where UniDEC is not first stands at the end.\n" if tried else ""
+    return "\n".join([_HEAD + ending, *standings(found.matrix), *map(as_markdown, tried)])
 
 
 _HEAD = """# Standings
 
 Every method of the [findings](FINDINGS.md) on every dataset, with what repeats it: `python -m harness run --published`
-and the name beside it. What was tried where UniDEC is not first stands at the end. Settings, all metrics and tests:
-[tables/benchmark.md](tables/benchmark.md).
+and the name beside it. Settings, all metrics and tests: [tables/benchmark.md](tables/benchmark.md).
 """
 
 
@@ -35,7 +38,7 @@ def standings(matrix: Sequence[Grid]) -> Iterator[str]:
     """A table a dataset, the best method first."""
     columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
     for grid in matrix:
-        lines = sorted((line for line in grid.lines if line.records), key=lambda line: -fmean(measured(line, "P@1")))
+        lines = sorted((line for line in grid.lines if line.records), key=lambda line: -_mean(line, "P@1"))
         figures = {name: [Figure.of(measured(line, name)) for line in lines] for name in _SHOWN}
         flags = {name: marked(figures[name], "up") for name in _SHOWN}
         rows = []
@@ -47,11 +50,11 @@ def standings(matrix: Sequence[Grid]) -> Iterator[str]:
                 for name, first, next_ in zip(_SHOWN, best, second, strict=True)
             ]
             costs = [
-                Figure.of([float(one.training[key]) for one in line.records if one.training.get(key)], digits=0)
+                Figure.of([value for one in line.records if (value := trained(one, key))], digits=0)
                 for key in ("epochs", "seconds")
             ]
-            trained = [Cell.of(replace(cost, std=None)) if cost.n else Cell("") for cost in costs]
-            rows.append((*map(Cell, words), *scores, *trained))
+            spent = [Cell.of(replace(cost, std=None)) if cost.n else Cell("") for cost in costs]
+            rows.append((*map(Cell, words), *scores, *spent))
         caption = (
             "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
             "dataset's card; seconds are of runs that may have shared the machine."
@@ -82,7 +85,8 @@ def matrix_table(matrix: Sequence[Grid]) -> Table:
         for stem in stems:
             figure, best, second = shown.get(stem, (None, False, False))
             cells[stem].append(Cell("") if figure is None else Cell.of(figure, best=best, second=second))
-    caption = f"Percent on test rows, mean ± standard deviation over seeds; in the order of P@1 on {largest}."
+    absent = "" if all(largest in lines[stem] for stem in stems) else ", rows that were not run there last"
+    caption = f"Percent on test rows, mean ± standard deviation over seeds; in the order of P@1 on {largest}{absent}."
     names = (f"{grid.dataset} {metric}" for grid, metric in columns)
     return Table("Every method", ("method", "row", *names), tuple(map(tuple, cells.values())), caption, words=2)
 

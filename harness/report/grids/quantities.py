@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from harness import metrics
 from harness.published import COLUMNS
 from harness.record import RunRecord
+from harness.report.evidence import is_number
 from harness.report.marking import Direction
 
 _Cost = Callable[[RunRecord], float | None]
@@ -83,8 +84,14 @@ def _memory(record: RunRecord) -> float | None:
     return None if peak is None else peak * _BYTES
 
 
+def trained(record: RunRecord, key: str) -> float | None:
+    """A number of the training, such as its epochs or seconds; None if the record has none, or something else there."""
+    value = record.training.get(key)
+    return float(value) if is_number(value) and value > 0 else None
+
+
 def _hours(record: RunRecord) -> float | None:
-    seconds = record.training.get("seconds")
+    seconds = trained(record, "seconds")
     return None if seconds is None else seconds / 3600
 
 

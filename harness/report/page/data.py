@@ -19,8 +19,7 @@ from harness.errors import UserError
 from harness.record import RunRecord
 from harness.report import TABLE_KEYS, is_trial, tidy, varying_keys
 from harness.report.cells import Figure
-from harness.report.evidence import Evidence
-from harness.report.figures.chosen import is_number
+from harness.report.evidence import Evidence, is_number
 from harness.report.grids.defaults import Settings, changes, default_settings, settings
 from harness.report.grids.quantities import peak_memory
 
