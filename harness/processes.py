@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from harness.repro import available_cores
+from harness.repro import available_cores, computing_threads
 from harness.tracking.places import without_paths
 
 STOP_SECONDS = 120.0
@@ -102,10 +102,8 @@ def share_of_cores(workers: int) -> dict[str, str]:
     """Environment that gives each of several processes its share of the cores; one alone is left as `run` would be."""
     if workers == 1:
         return {}
-    cores = available_cores()
-    share = max(1, cores // workers)
-    own = os.environ.get("OMP_NUM_THREADS", "")
-    return {"OMP_NUM_THREADS": str(min(share, int(own)) if own.isascii() and own.isdigit() and int(own) else share)}
+    share = max(1, available_cores() // workers)
+    return {"OMP_NUM_THREADS": str(min(share, computing_threads()))}
 
 
 def why_ended(code: int, log: Path) -> str:

@@ -53,6 +53,7 @@ def environment(device: str) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
         "cores": available_cores(),
+        "threads": computing_threads(),
         "memory_gib": _memory_gib(),
         "device": _device_name(device),
         "git": git_state(),
@@ -62,6 +63,12 @@ def environment(device: str) -> dict[str, Any]:
 def available_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def computing_threads() -> int:
+    """Threads that products of matrices are split over; their last digits depend on it."""
+    own = os.environ.get("OMP_NUM_THREADS", "")
+    return int(own) if own.isascii() and own.isdigit() and int(own) else available_cores()
 
 
 def version_of(package: str) -> str | None:

@@ -21,6 +21,7 @@ from harness.method import methods
 from harness.processes import share_of_cores
 from harness.progress import clock
 from harness.record import RunRecord
+from harness.repro import environment
 from harness.run import resolve_config
 from harness.runlock import run_lock
 from tests.bench_cells import TINY, answer, cut_off, finished, request, statuses
@@ -214,6 +215,16 @@ def test_each_of_several_processes_gets_its_share_of_the_cores(monkeypatch: pyte
     for own, expected in (("4", "4"), ("64", "6"), ("0", "6"), ("4,2", "6")):
         monkeypatch.setenv("OMP_NUM_THREADS", own)
         assert share_of_cores(2)["OMP_NUM_THREADS"] == expected
+
+
+@pytest.mark.parametrize(("own", "threads"), [(None, 12), ("1", 1), ("4,2", 12), ("0", 12)])
+def test_a_record_says_with_how_many_threads(own: str | None, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of products are made in another order with another number, and mining then finds other labels."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", own)
+    assert environment("cpu")["threads"] == threads
 
 
 def states(*rows: tuple[str, int, str, float | None]) -> list[State]:
