@@ -364,6 +364,9 @@ def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         text = str(findings_page(found))
         assert f"Not run yet: 1 of 3 seeds and never on {DATASET}; lf-debian." in text
         assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in text
+        fewer = replace(found.evidence, records=found.evidence.records[:3])  # one seed less of the row without
+        words = f"1 of 3 seeds of unidec and 2 of 3 seeds of other and never on {DATASET}"
+        assert Findings(fewer, []).missing == [words, "lf-debian"]
         table = matrix_table(found.matrix)
         assert table.columns == ("method", "row", f"{DATASET} P@1", f"{DATASET} PSP@5")
         assert [[cell.text for cell in row][:2] for row in table.rows] == [["unidec", "unidec"], ["other", "other"]]

@@ -153,11 +153,17 @@ class Findings:
         for dataset, seeds in table.seeds.items():
             lines = [line for line in there[dataset].lines if line.records] if dataset in there else []
             run = {row.stem: len(line.records) for line in lines for row in line.rows}
-            lacking = [" / ".join(label for stem, label in labels.items() if stem not in run)]
-            fewest = min(run.values(), default=0)
-            lacking.insert(0, f"{len(seeds) - fewest} of {len(seeds)} seeds" if fewest < len(seeds) else "")
-            words = " and ".join(filter(None, lacking))
-            found += [(f"{words} on {dataset}" if run else dataset)] if words else []
+            if not run:
+                found.append(dataset)
+                continue
+            lacking = {stem: len(seeds) - run.get(stem, 0) for stem in labels}
+            words = []
+            for count in sorted({one for one in lacking.values() if one > 0}):
+                stems = [stem for stem in labels if lacking[stem] == count]
+                some = f"{count} of {len(seeds)} seeds" if count < len(seeds) else ""
+                whose = "" if some and len(stems) == len(run) else " / ".join(labels[stem] for stem in stems)
+                words.append(" of ".join(filter(None, (some, whose))))
+            found += [f"{' and '.join(words)} on {dataset}"] if words else []
         return found
 
     def own(self, table: str) -> list[Grid]:
