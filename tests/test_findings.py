@@ -338,11 +338,14 @@ def test_a_claim_is_told_dataset_by_dataset() -> None:
     told = [("a", 1), ("a", 0), ("a", 1), ("b", -1)]
     found = tuple(Outcome(dataset, line, line, "P@1", (1.0, 2.0), 0.5, sign) for dataset, sign in told)
     shown = summary([Finding(claim({}), found), Finding(claim({}), found[3:])])
-    assert shown.columns[3:-1] == ("a", "b")
-    assert [[cell.text for cell in row[2:5]] for row in shown.rows] == [
-        ["undecided", "2 for, 1 open", "1 against"],
-        ["does not hold", "", "1 against"],
+    assert shown.columns[2:-1] == ("a", "b")
+    assert [[cell.text for cell in row[1:4]] for row in shown.rows] == [
+        ["undecided", "P@1 -1.00†, -1.00, -1.00†", "P@1 -1.00‡"],
+        ["does not hold", "", "P@1 -1.00‡"],
     ]
+    cost = replace(found[0], measure="training s", values=(50.0, 200.0))
+    (row,) = summary([Finding(claim({}), (found[0], cost))]).rows
+    assert row[2].text == "P@1 -1.00†; training s 0.25 of the other's†"
 
 
 def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

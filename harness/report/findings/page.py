@@ -11,12 +11,13 @@ from harness.report.findings.behind import Gap, compares, gap_table, gaps
 from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
 from harness.report.findings.standings import STANDINGS, matrix_table, standings
 from harness.report.grids import Grid, Line
+from harness.report.grids.significance import BETTER, WORSE
 from harness.report.tables import as_markdown, markdown_text
 
 FINDINGS = "FINDINGS.md"
 _EVERY_TEST = "Every test, with its figures: [tables/claims.md](tables/claims.md).\n"
 _WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
-_COUNTED = {1: "for", -1: "against", 0: "open"}
+_MARKS = {1: BETTER, -1: WORSE, 0: ""}
 
 
 def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
@@ -67,30 +68,36 @@ def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
 
 
 def summary(findings: Sequence[Finding]) -> Table:
-    """A line a claim, with how its tests came out on every dataset."""
+    """A line a claim, with what its tests measured on every dataset."""
     datasets = sorted({outcome.dataset for one in findings for outcome in one.outcomes})
     rows = [
         (
-            Cell(one.claim.claim),
-            Cell(one.claim.source),
+            Cell(f"{one.claim.claim} ({one.claim.source})"),
             Cell(one.verdict, best=one.verdict in ("holds", "does not hold")),
             *(Cell(_told(one, dataset)) for dataset in datasets),
             Cell(one.why),
         )
         for one in findings
     ]
-    columns = ("claim", "where", "verdict", *datasets, "why")
+    columns = ("claim", "verdict", *datasets, "why")
     caption = (
-        f"A test: two rows, one metric, one dataset; paired on test rows, {100 * LEVEL:g} %, Holm's correction within "
-        "a claim. It tells whether a difference would hold on other rows, with these trainings. A claim is decided if "
-        "no two decided tests disagree and no fewer are decided than are not."
+        "A test: two rows, one metric, one dataset; here by how many points the row that should be above is above the "
+        f"other, and of times the ratio. {BETTER} as claimed, {WORSE} the reverse: paired on test rows, "
+        f"{100 * LEVEL:g} %, Holm's correction within a claim, so that a difference would hold on other rows, with "
+        "these trainings. A claim is decided if no two decided tests disagree and no fewer are decided than are not."
     )
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
 
 
 def _told(finding: Finding, dataset: str) -> str:
-    signs = [one.sign for one in finding.outcomes if one.dataset == dataset]
-    return ", ".join(f"{signs.count(sign)} {word}" for sign, word in _COUNTED.items() if sign in signs)
+    """Differences by metric, marked where a test tells them from chance."""
+    found: dict[str, list[str]] = {}
+    for one in finding.outcomes:
+        if one.dataset == dataset:
+            first, second = one.values
+            told = f"{first / second:.2f} of the other's" if one.measure in TIMES.values() else f"{first - second:+.2f}"
+            found.setdefault(one.measure, []).append(told + _MARKS[one.sign])
+    return "; ".join(f"{measure} {', '.join(told)}" for measure, told in found.items())
 
 
 def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) -> Table:
