@@ -32,6 +32,12 @@ def ring(size: int = 60) -> str:
     )
 
 
+LISTS = """Debian|bookworm-security|main|amd64|12|/lists/security
+Debian|bookworm|main|amd64|12.15|/lists/release
+Debian|bookworm|contrib|amd64|12.15|/lists/contrib
+"""
+
+
 class FakeApt:
     """Stands in for the apt programs: same questions, canned answers."""
 
@@ -41,16 +47,14 @@ class FakeApt:
 
     def __call__(self, program: str, options: dict[str, str], *arguments: str) -> bytes:
         self.calls.append(arguments[0])
-        if arguments[0] == "dumpavail":
-            return self.dump.encode()
         if arguments[0] == "cat-file":
-            return (self.translation or "").encode()
+            return {"/lists/release": self.dump, "/lists/en": self.translation or ""}[arguments[1]].encode()
         if arguments[0] == "update":
             if not self.update_works:
                 raise UserError("apt-get update failed and said: no network")
             return b""
         if arguments[-1] == "Created-By: Packages":
-            return b"Debian bookworm main amd64|12.15\n" if self.dump else b""
+            return LISTS.encode() if self.dump else b""
         held = self.translation is not None and "update" in self.calls
         return b"de /lists/de\nen /lists/en\n" if held else b""
 
@@ -168,7 +172,7 @@ def test_the_index_is_frozen_until_its_copy_is_removed(monkeypatch: pytest.Monke
     monkeypatch.setattr(apt, "_run", moved)
     assert prepare.prepare(card())[1]["digest"] == before
     assert moved.calls == []
-    shutil.rmtree(workspace / "data" / "debian-index")
+    shutil.rmtree(workspace / "data" / "debian-release")
     assert prepare.prepare(card())[1]["digest"] != before
 
 
@@ -196,8 +200,30 @@ def test_no_network_for_long_text_says_what_works(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(apt, "_run", FakeApt(ring(), None, update_works=False))
     with pytest.raises(MissingDataError, match=r"`lf-debiantitles` needs no download.*no network"):
         prepare.prepare(card(text="title+content"))
-    assert not (workspace / "data/debian-index/descriptions").exists()
+    assert not (workspace / "data/debian-release/descriptions").exists()
     assert not list(workspace.rglob("lists"))
+
+
+@pytest.mark.parametrize(
+    ("lists", "codename", "chosen"),
+    [
+        (["Debian|bookworm|main", "Debian|bookworm-updates|main", "Debian|bookworm-security|main"], "bookworm", [0]),
+        (["Debian|trixie|main", "Debian|bookworm|main", "Debian|bookworm|non-free"], "bookworm", [1]),
+        (["Debian|trixie|main", "vendor|nodistro|main", "vendor|bookworm|main"], "bookworm", [0]),
+        (["Ubuntu|noble|universe", "Ubuntu|noble|main", "Ubuntu|noble-security|main"], "noble", [1, 0]),
+        (["Debian|bookworm-security|main", "vendor|x|main"], "bookworm", []),
+    ],
+)
+def test_only_the_release_counts(lists: list[str], codename: str, chosen: list[int]) -> None:
+    """Lists that change by the day, other archives and other components would move the data under its figures."""
+    indexes = [apt.Index(*f"{line}|amd64|1|/lists/{place}".split("|")) for place, line in enumerate(lists)]
+    assert apt.release_indexes(indexes, codename) == [indexes[place] for place in chosen]
+
+
+def test_lists_without_a_release_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apt, "_targets", lambda *_: ["vendor|nodistro|main|amd64||/lists/vendor"])
+    with pytest.raises(MissingDataError, match=r"it has vendor nodistro main.*run `apt-get update`"):
+        prepare.prepare(card())
 
 
 def test_empty_lists_say_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,20 @@
-"""What a Debian machine knows about its packages, frozen in the workspace the first time somebody asks.
+"""The packages of a Debian release, frozen in the workspace the first time somebody asks.
 
-The lists of apt move with every `apt-get update`, and a benchmark must not move under its user. So the package index is
-copied once to `data/debian-index/packages/` (the English descriptions to `data/debian-index/descriptions/`), and
-datasets are built from those copies; removing the folder takes a fresh one. Local state (installed packages, pins,
-language) is kept out: two machines with the same lists make the same copy. Nothing here needs root.
+Only the release itself counts, as of its last point release: lists of security and other updates change by the day, and
+so would every figure measured on them. For the same reason other archives, components and releases that a machine may
+know are left out. The index is copied to `data/debian-release/packages/` (the English descriptions to
+`data/debian-release/descriptions/`), and datasets are built from those copies; removing the folder takes a fresh one.
+Two machines with the same point release make the same copy. Nothing here needs root.
 """
 
 import os
+import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.errors import MissingDataError, UserError
 from harness.files import build_once
@@ -22,18 +25,26 @@ DESCRIPTIONS = "descriptions.txt"
 _INSTEAD = "`lf-pydocstitles` and `lf-pydocs` are built from installed Python libraries and work anywhere."
 _HELPER = Path("/usr/lib/apt/apt-helper")
 _SECONDS = 300
+_COMPONENTS = {"Debian": ("main",), "Ubuntu": ("main", "universe")}
+"""What makes up the release of an archive."""
+_INDEX = "$(ORIGIN)|$(CODENAME)|$(COMPONENT)|$(ARCHITECTURE)|$(VERSION)|$(FILENAME)"
 
-# the index alone decides: no installed versions, no pins
-_INDEX_ONLY = {
-    "Dir::State::status": "/dev/null",
-    "Dir::Etc::preferences": "/dev/null",
-    "Dir::Etc::preferencesparts": "/dev/null",
-}
 _FIELDS = re.compile(
     rb"^(?:Package|Architecture|Pre-Depends|Depends|Recommends|Suggests|Enhances|Description|Description-md5):"
     rb".*(?:\n[ \t].*)*",
     re.MULTILINE,
 )
+
+
+class Index(NamedTuple):
+    """A list of packages that apt holds."""
+
+    origin: str
+    codename: str
+    component: str
+    architecture: str
+    version: str
+    file: str
 
 
 def packages_snapshot(folder: Path) -> dict[str, Any]:
@@ -53,15 +64,31 @@ def keep_fields(dump: bytes) -> bytes:
 
 
 def _copy_packages(folder: Path) -> dict[str, Any]:
-    found = _targets("Packages", "$(ORIGIN) $(CODENAME) $(COMPONENT) $(ARCHITECTURE)|$(VERSION)")
-    releases = dict(line.rsplit("|", 1) for line in sorted(found))
-    dump = _run("apt-cache", {}, "dumpavail") if releases else b""
-    if b"Package: " not in dump:
+    indexes = [Index(*line.split("|", 5)) for line in _targets("Packages", _INDEX)]
+    chosen = release_indexes(indexes, _codename())
+    if not chosen:
+        held = ", ".join(sorted({f"{one.origin} {one.codename} {one.component}" for one in indexes})) or "nothing"
         raise MissingDataError(
-            f"apt has no package lists on this machine; run `apt-get update` (as root) and try again. {_INSTEAD}"
+            f"apt has no package list of a release on this machine (it has {held}); run `apt-get update` (as root) and "
+            f"try again. {_INSTEAD}"
         )
+    dump = b"\n".join(_run(str(_HELPER), {}, "cat-file", one.file) for one in chosen)
     (folder / PACKAGES).write_bytes(keep_fields(dump))
-    return {"releases": releases}
+    return {"releases": {" ".join(one[:4]): one.version for one in chosen}}
+
+
+def release_indexes(indexes: Sequence[Index], codename: str) -> list[Index]:
+    """Those of the machine's own release, without its updates; of any release where it has no list of its own."""
+    releases = [one for one in indexes if one.component in _COMPONENTS.get(one.origin, ()) and "-" not in one.codename]
+    own = [one for one in releases if one.codename == codename]
+    return sorted(own or releases)
+
+
+def _codename() -> str:
+    try:
+        return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    except OSError:
+        return ""
 
 
 def _copy_descriptions(folder: Path) -> dict[str, Any]:
@@ -118,12 +145,12 @@ def _targets(created_by: str, form: str, options: dict[str, str] | None = None) 
 
 
 def _run(program: str, options: dict[str, str], *arguments: str) -> bytes:
-    """Standard output of an apt program that sees the index only."""
+    """Standard output of an apt program."""
     if shutil.which(program) is None:
         raise MissingDataError(
             f"no {Path(program).name} on this machine; this dataset needs a Debian system. {_INSTEAD}"
         )
-    flags = [part for key, value in (_INDEX_ONLY | options).items() for part in ("-o", f"{key}={value}")]
+    flags = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
     try:
         result = subprocess.run(
             [program, *flags, *arguments],

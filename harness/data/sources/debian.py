@@ -3,8 +3,8 @@
 A row is a package; its labels are the packages in its Depends, Pre-Depends, Recommends, Suggests and Enhances fields,
 every alternative of `a | b` counting, versions and architecture qualifiers ignored. A name counts only if it is a
 package with a description, so virtual packages drop out. Labels on more than 1 % of the packages (libc6 and its kind)
-are dropped as well. apt itself lists one version of a package, the one it would install. If a name still occurs more
-than once (foreign architectures), the alphabetically first Architecture counts, and within it the stanza listed first.
+are dropped as well. If a name occurs more than once (foreign architectures), the alphabetically first Architecture
+counts, and within it the stanza listed first.
 """
 
 import re
@@ -47,7 +47,7 @@ class Package:
 
 
 class DebianSource:
-    """Builds a dataset from the apt metadata of this machine; see `harness.data.sources.apt` for the frozen copy."""
+    """Builds a dataset from the release that apt knows here, of which `harness.data.sources.apt` keeps a copy."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
         """The copied index decides all of it: `Description-md5` pins the long texts too."""
@@ -137,4 +137,4 @@ def package_links(packages: list[Package]) -> tuple[Links, dict[str, Any]]:
 
 def _folder(raw: Path) -> Path:
     """The copy of the index that the cards of this source share."""
-    return raw.parent / "debian-index"
+    return raw.parent / "debian-release"
