@@ -115,6 +115,7 @@ def test_faults_of_data_are_told_together_and_briefly(capsys: pytest.CaptureFixt
         (["--datasets", ","], "--datasets names none"),
         (["--track", "wandb"], "--track takes mlflow or none"),
         (["--out", __file__], "is a file; name a folder"),
+        (["--known", "nowhere/runs"], "--known nowhere/runs is no folder; name one with runs or records"),
         (["--set", "device=cuda:77"], "device 'cuda:77' asked for"),
     ],
 )
@@ -139,6 +140,11 @@ def test_a_cell_is_done_by_settings_that_count(workspace: Path, capsys: pytest.C
     assert statuses(*matrix, "--out", str(workspace / "other"), capsys=capsys) == ["missing"]
     write_json(workspace / "flat" / "one.json", record.model_dump(mode="json"))  # a record without its folder
     assert statuses(*matrix, "--out", str(workspace / "flat"), capsys=capsys) == ["done"]
+    known = ["--out", str(workspace / "other"), "--known", str(workspace / "flat")]
+    assert statuses(*matrix, "--seeds", "0,1", *known, capsys=capsys) == ["done", "missing"]
+    (row,) = answer(*matrix, *known, capsys=capsys)
+    assert (row["status"], row["attempt"], row["run_id"]) == ("done", None, record.run_id)
+    assert not (workspace / "other").exists()
     (row,) = answer(*matrix, capsys=capsys)
     assert (row["status"], row["attempt"], row["run_id"]) == ("done", None, record.run_id)
     assert row["metrics"] == record.metrics

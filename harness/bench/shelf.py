@@ -1,6 +1,7 @@
 """What a folder of runs holds already: finished runs, and interrupted ones that can be taken up."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -67,8 +68,10 @@ class Found:
 class Shelf:
     """The runs of one folder; looked at again for every cell, because other processes add to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, known: Sequence[Path] = ()) -> None:
+        """Runs that are finished in one of the folders `known` count, too; nothing is taken up there."""
         self.folder = folder
+        self._known = [Shelf(path) for path in known]
         self._read: dict[Path, tuple[int, Shelved | None]] = {}
 
     def look(self, cell: Cell, *, anew: bool = False) -> Found:
@@ -81,6 +84,9 @@ class Shelf:
         for run in runs:
             if run.status == "finished":
                 return Found(done=run.record)
+        for shelf in self._known:
+            if record := shelf.look(cell).done:
+                return Found(done=record)
         for run in runs:
             if holder := held_by_another(run.path):
                 return Found(elsewhere=holder)
@@ -92,7 +98,8 @@ class Shelf:
 
     def finished(self) -> list[RunRecord]:
         """Records of all finished runs, of whatever settings."""
-        return [run.record for run in self._runs() if run.status == "finished" and run.record]
+        own = [run.record for run in self._runs() if run.status == "finished" and run.record]
+        return own + [record for shelf in self._known for record in shelf.finished()]
 
     def newest(self, key: str) -> str | None:
         """The id of the last run of a key, whatever became of it."""

@@ -33,6 +33,8 @@ harness bench --methods all --workers 2 --out ./comparison
 
 harness bench --table thesis-2.5                                (a paper's table on its datasets, as printed)
 
+harness bench --table benchmark --known reports/runs            (what the committed report still lacks)
+
 harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2    (what it varies, on other data)
 """
 
@@ -68,6 +70,13 @@ def bench(
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of `run`, repeatable; METHOD:KEY=VALUE for one."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Finished runs or records there count as there, repeatable: reports/runs for what is committed.",
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs side by side; they share the cores.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
@@ -88,11 +97,14 @@ def bench(
 
     if out and out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
+    for folder in known or ():
+        if not folder.is_dir():
+            raise UserError(f"--known {folder} is no folder; name one with runs or records, such as reports/runs")
     make_tracker(track)  # refuses an unknown name or store; the processes make their own
     chosen = DEFAULT_DATASET if datasets is None and table is None else datasets
     request = Request(methods, chosen, seeds, encoder, tuple(override or ()), table)
     try:
-        planned = _look(request, runs_folder(out))
+        planned = _look(request, runs_folder(out), known or [])
         if dry_run:
             _show_plan(planned, as_json)
             return
@@ -130,7 +142,7 @@ class _Bench:
         return comparison(records) if records else []
 
 
-def _look(request: "Request", runs: Path) -> _Bench:
+def _look(request: "Request", runs: Path, known: list[Path]) -> _Bench:
     """The cells, those that are done marked as such; says which datasets are left out."""
     from harness.bench import State
     from harness.bench.plan import plan
@@ -140,7 +152,7 @@ def _look(request: "Request", runs: Path) -> _Bench:
     planned = TablePlan(plan(request), [], []) if request.tables is None else plan_tables(request)
     for sentence in planned.left_out:
         say(f"left out: {sentence}", err=True)
-    shelf, states = Shelf(runs), [State(cell) for cell in planned.cells]
+    shelf, states = Shelf(runs, known), [State(cell) for cell in planned.cells]
     for state in states:
         if record := shelf.look(state.cell).done:
             state.finish(record)

@@ -86,7 +86,8 @@ def make_site(evidence: Evidence) -> Site:
     pictured = [
         name for name, some in figures.items() if any(one.id == MATRIX and isinstance(one, Drawing) for one in some)
     ]
-    for name, written in ((FINDINGS, findings_page(findings, pictured)), (STANDINGS, standings_page(findings))):
+    for name, page in ((FINDINGS, findings_page), (STANDINGS, standings_page)):
+        written = page(findings, pictured)
         if written is not None:
             files[name] = written.encode()
     files[INDEX] = index_page(evidence, tables, figures, concludes=FINDINGS in files).encode()

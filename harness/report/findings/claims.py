@@ -143,6 +143,11 @@ class Findings:
         return self.own(MATRIX)
 
     @property
+    def compared(self) -> list[Grid]:
+        """The matrix, and the few methods with a transformer."""
+        return [*self.matrix, *self.own(TRANSFORMER)]
+
+    @property
     def missing(self) -> list[str]:
         """What the matrix lacks, in words: datasets, seeds and rows."""
         if MATRIX not in table_paths():

@@ -6,10 +6,9 @@ from harness.published import JUDGED, MATRIX
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
-from harness.report.figures.drawing import figure_stem
-from harness.report.findings.behind import Gap, compares, gap_table, gaps
+from harness.report.findings.behind import Gap, compares, gaps
 from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
-from harness.report.findings.standings import STANDINGS, matrix_table, standings
+from harness.report.findings.standings import STANDINGS, labels_of, matrix_table, picture
 from harness.report.grids import Grid, Line
 from harness.report.grids.significance import BETTER, WORSE
 from harness.report.tables import as_markdown, markdown_text
@@ -35,27 +34,24 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
 
 
 def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
-    """Every method, as pictures and as one table."""
-    yield as_markdown(matrix_table(found.matrix))
+    """Every method in one table, and a picture of the dataset of most labels; a page of its own has the others."""
+    yield as_markdown(matrix_table(found.compared))
     yield (
         f"One cell again: `python -m harness run --published {MATRIX}/ROW/DATASET --seed N`. Dataset by dataset, with "
-        f"epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all metrics: "
+        f"pictures, epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all metrics: "
         f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
-    for pair in (drawn[place : place + 2] for place in range(0, len(drawn), 2)):
-        pictures = (f"![{' and '.join(JUDGED)} of every method]({figure_stem(name, MATRIX)}.png)" for name in pair)
-        lines = (map(markdown_text, pair), ["---"] * len(pair), pictures)
-        yield "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-    yield from standings(found.own(TRANSFORMER))
+    if pictured := [grid for grid in found.matrix if grid.dataset in drawn]:
+        yield f"{picture(max(pictured, key=labels_of).dataset)}\n"
 
 
 def _behind(above: Sequence[Gap], accounts: Mapping[str, str]) -> Iterator[str]:
-    """Where UniDEC is not first, and why."""
-    if table := gap_table(above):
-        yield as_markdown(table)
-    for dataset in dict.fromkeys(gap.dataset for gap in above):
-        if dataset in accounts:
-            yield f"**{markdown_text(dataset)}.** {' '.join(accounts[dataset].split())}\n"
+    """Where UniDEC is not first, and why; the figures are on the page of standings."""
+    datasets = [name for name in dict.fromkeys(gap.dataset for gap in above) if name in accounts]
+    if datasets:
+        yield f"### Where UniDEC is not first ([figures]({STANDINGS}))\n"
+    for dataset in datasets:
+        yield f"**{markdown_text(dataset)}.** {' '.join(accounts[dataset].split())}\n"
 
 
 def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
@@ -131,23 +127,28 @@ def _name(line: Line) -> str:
 
 
 def _head(evidence: Evidence, findings: Findings) -> str:
-    records = [record for table in (MATRIX, TRANSFORMER) for grid in findings.own(table) for record in grid.records]
+    records = [record for grid in findings.compared for record in grid.records]
     others = {one.run_id for one in findings.records} - {one.run_id for one in records}
     machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
-    shown = {grid.dataset for grid in findings.matrix}
-    studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in shown]
+    digests = {grid.dataset: grid.records[0].dataset.get("digest") for grid in findings.matrix}
+    studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
+    moved = sorted({one.dataset for one in studies if one.digest != digests[one.dataset]})
     trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
-    datasets = markdown_text(", ".join(grid.dataset for grid in findings.matrix))
+    datasets = markdown_text(", ".join(digests))
     encoders = markdown_text(" and ".join(sorted({str(one.config["encoder"]) for one in records}, reverse=True)))
-    missing = f"\nNot run yet: {markdown_text('; '.join(findings.missing))}." if findings.missing else ""
-    ablations = f"\nClaims about parts of a method rest on {len(others):,} more runs, not tuned." if others else ""
+    more = [
+        f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
+        f"On {', '.join(moved)} the searches saw an earlier version of the data." if moved else "",
+        f"Not run yet: {'; '.join(findings.missing)}." if findings.missing else "",
+    ]
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
 Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on a dataset as many for every
 method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
-searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.{ablations}{missing}
+searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.
+{"".join(f"{markdown_text(sentence)}{chr(10)}" for sentence in more if sentence)}\
 Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
 """
 

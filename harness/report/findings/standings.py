@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from harness.published import JUDGED
+from harness.published import JUDGED, MATRIX
 from harness.report.cells import Cell, Figure, Table
-from harness.report.findings.behind import tried_tables
+from harness.report.figures.drawing import figure_stem
+from harness.report.findings.behind import gap_table, gaps, tried_tables
 from harness.report.findings.claims import TRANSFORMER, Findings
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
@@ -18,24 +19,35 @@ STANDINGS = "STANDINGS.md"
 _SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
 
 
-def standings_page(found: Findings) -> str | None:
-    """The page as Markdown; None where the matrix was not run."""
+def standings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
+    """The page as Markdown; None where the matrix was not run.
+
+    Args:
+        found: Claims and the matrix.
+        drawn: Datasets whose picture of all methods lies beside the page.
+    """
     if not found.matrix:
         return None
-    tried = tried_tables(found.evidence.studies)
-    ending = "What was tried where UniDEC is not first stands at the end.\n" if tried else ""
-    return "\n".join([_HEAD + ending, *standings(found.matrix), *map(as_markdown, tried)])
+    behind = gap_table(gaps(found.matrix, found.evidence))
+    tables = [*([behind] if behind else []), *tried_tables(found.evidence.studies)]
+    return "\n".join([_HEAD, *standings(found.compared, drawn), *map(as_markdown, tables)])
 
 
 _HEAD = """# Standings
 
 Every method of the [findings](FINDINGS.md) on every dataset, with what repeats it: `python -m harness run --published`
 and the name beside it. Settings, all metrics and tests: [tables/benchmark.md](tables/benchmark.md).
+Where UniDEC is not first, and what was tried there, stands at the end.
 """
 
 
-def standings(matrix: Sequence[Grid]) -> Iterator[str]:
-    """A table a dataset, the best method first."""
+def picture(dataset: str) -> str:
+    """All methods on one dataset, as Markdown."""
+    return f"![{' and '.join(JUDGED)} of every method]({figure_stem(dataset, MATRIX)}.png)"
+
+
+def standings(matrix: Sequence[Grid], drawn: Sequence[str] = ()) -> Iterator[str]:
+    """A table a dataset, the best method first, and its picture."""
     columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
     for grid in matrix:
         lines = sorted((line for line in grid.lines if line.records), key=lambda line: -_mean(line, "P@1"))
@@ -59,39 +71,49 @@ def standings(matrix: Sequence[Grid]) -> Iterator[str]:
             "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
             "dataset's card; seconds are of runs that may have shared the machine."
         )
-        title = f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
-        yield as_markdown(Table(title, columns, tuple(rows), caption, words=2))
+        yield as_markdown(Table(_title(grid), columns, tuple(rows), caption, words=2))
+        if grid.table.table == MATRIX and grid.dataset in drawn:
+            yield f"{picture(grid.dataset)}\n"
 
 
-def matrix_table(matrix: Sequence[Grid]) -> Table:
-    """All methods on all datasets in the two metrics that count, in the order of P@1 on the dataset of most labels."""
+def matrix_table(compared: Sequence[Grid]) -> Table:
+    """All methods on all datasets in the two metrics that count, in the order of P@1 where most of them were run.
+
+    Of several such, on the one with the most labels.
+    """
     lines: dict[str, dict[str, Line]] = {}
     labels: dict[str, str] = {}
-    for grid in matrix:
+    for grid in compared:
         for line in grid.lines:
             for row in line.rows if line.records else ():
-                lines.setdefault(row.stem, {})[grid.dataset] = line
+                lines.setdefault(row.stem, {})[_title(grid)] = line
                 labels.setdefault(row.stem, row.label)
-    largest = max(matrix, key=_labels).dataset
-    stems = sorted(lines, key=lambda stem: -_mean(lines[stem].get(largest), "P@1"))
-    columns = [(grid, metric) for grid in matrix for metric in JUDGED]
+    main = _title(max(compared, key=lambda grid: (grid.measured, labels_of(grid))))
+    stems = sorted(lines, key=lambda stem: -_mean(lines[stem].get(main), "P@1"))
+    columns = [(grid, metric) for grid in compared for metric in JUDGED]
     cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem]), Cell(stem)] for stem in stems}
     for grid, metric in columns:
-        found = {stem: lines[stem][grid.dataset] for stem in stems if grid.dataset in lines[stem]}
+        found = {stem: lines[stem][_title(grid)] for stem in stems if _title(grid) in lines[stem]}
         there = {stem: values for stem, line in found.items() if (values := measured(line, metric))}
         wanted = len(grid.table.seeds.get(grid.dataset, ()))
         figures = [Figure.of(values, wanted=wanted) for values in there.values()]
         shown = dict(zip(there, zip(figures, *marked(figures, "up"), strict=True), strict=True))
         for stem in stems:
             figure, best, second = shown.get(stem, (None, False, False))
-            cells[stem].append(Cell("") if figure is None else Cell.of(figure, best=best, second=second))
-    absent = "" if all(largest in lines[stem] for stem in stems) else ", rows that were not run there last"
-    caption = f"Percent on test rows, mean ± standard deviation over seeds; in the order of P@1 on {largest}{absent}."
-    names = (f"{grid.dataset} {metric}" for grid, metric in columns)
+            plain = None if figure is None else replace(figure, std=None)
+            cells[stem].append(Cell("") if plain is None else Cell.of(plain, best=best, second=second))
+    absent = "" if all(main in lines[stem] for stem in stems) else ", rows that were not run there last"
+    caption = f"Percent on test rows, mean over seeds, best and second marked; in the order of P@1 on {main}{absent}."
+    names = (f"{_title(grid)} {metric}" for grid, metric in columns)
     return Table("Every method", ("method", "row", *names), tuple(map(tuple, cells.values())), caption, words=2)
 
 
-def _labels(grid: Grid) -> float:
+def _title(grid: Grid) -> str:
+    return f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
+
+
+def labels_of(grid: Grid) -> float:
+    """How many labels the dataset has."""
     return max(float(one.dataset.get("statistics", {}).get("labels", 0.0)) for one in grid.records)
 
 
