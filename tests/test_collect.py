@@ -21,7 +21,7 @@ from harness.evaluation import label_weights
 from harness.files import read_json, write_json, write_manifest
 from harness.record import RunRecord, read_record, write_record
 from harness.report.collecting import Collected, collect, read_study
-from harness.report.collecting.neighbours import EXAMPLES, SHOWN, find_neighbours
+from harness.report.collecting.neighbours import EXAMPLES, SHOWN, find_neighbours, same_items
 from harness.report.evidence import ROWS, Evidence, Neighbours, Study, read_evidence, read_rows
 from tests.row_runs import DATA, add_run, guesses
 
@@ -249,7 +249,8 @@ def test_neighbours_come_from_the_prepared_folder_and_hold_no_text(dataset: Data
     assert "data prepare lf-nowhere" in found.left_out[0]
     kept = read_evidence(out).neighbours[dataset.name]
     assert kept.digest == dataset.digest
-    assert kept == find_neighbours(dataset.name, dataset.digest, dataset.train, dataset.label_id)
+    items = same_items(dataset.label_text, dataset.train_text)
+    assert kept == find_neighbours(dataset.name, dataset.digest, dataset.train, dataset.label_id, items)
     shown = {example.label for example in kept.examples}
     shown |= {neighbour.label for example in kept.examples for neighbour in example.neighbours}
     assert shown
@@ -302,6 +303,32 @@ def test_neighbours_are_counted_right(seed: int, rows: int, labels: int, density
             assert neighbour.share == pytest.approx(both[own, ids.index(neighbour.label)] / both[own, own], abs=1e-4)
         seen += [example.label, *(neighbour.label for neighbour in example.neighbours)]
     assert len(seen) == len(set(seen))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 12), st.floats(0.05, 0.9))
+def test_what_occurs_together_is_held_against_the_items_own_labels(
+    seed: int, rows: int, labels: int, density: float
+) -> None:
+    """Against a loop over pairs; gandalf's targets at its usual delta, without the label itself."""
+    generator = np.random.default_rng(seed)
+    dense = (generator.random((rows, labels)) < density).astype(np.float32)
+    items = generator.integers(-1, rows, labels)
+    found = find_neighbours("lf-a", "d", csr_array(dense), Texts.from_strings(["id"] * labels), items)
+    total = true = 0.0
+    counted = [text for text in range(labels) if items[text] >= 0 and dense[:, text].any()]
+    for text in counted:
+        for label in set(range(labels)) - {text}:
+            share = float((dense[:, text] * dense[:, label]).sum()) / float(dense[:, text].sum())
+            total += share if share > 0.1 else 0.0
+            true += share if share > 0.1 and dense[items[text], label] else 0.0
+    assert found.items == len(counted)
+    assert found.true_share == (pytest.approx(true / total, abs=1e-4) if total else None)
+
+
+def test_a_label_is_the_first_train_row_with_its_text() -> None:
+    labels, rows = (Texts.from_strings(texts) for texts in (["b", "", "c", "a"], ["a", "b", "", "b"]))
+    assert same_items(labels, rows).tolist() == [1, -1, -1, 0]
 
 
 def test_neighbours_show_a_planted_group() -> None:

@@ -15,7 +15,7 @@ from harness import published
 from harness.errors import UserError
 from harness.published import published_table
 from harness.record import RunRecord
-from harness.report.evidence import Evidence, Study, Trial
+from harness.report.evidence import Evidence, Neighbours, Study, Trial
 from harness.report.findings import (
     Claim,
     Finding,
@@ -367,6 +367,10 @@ def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         text = str(findings_page(found))
         assert f"Not run yet: 1 of 3 seeds and never on {DATASET}; lf-debian." in text
         assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in text
+        assert "soft targets" not in text
+        common = {DATASET: Neighbours(dataset=DATASET, digest="d", examples=[], items=9, true_share=0.04)}
+        told = str(findings_page(Findings(replace(found.evidence, neighbours=common), [])))
+        assert f"are by weight 4% on {DATASET} labels of that row." in told
         fewer = replace(found.evidence, records=found.evidence.records[:3])  # one seed less of the row without
         words = f"1 of 3 seeds of unidec and 2 of 3 seeds of other and never on {DATASET}"
         assert Findings(fewer, []).missing == [words, "lf-debian"]

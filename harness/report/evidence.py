@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness import arrays
 from harness.arrays import load_array
@@ -125,6 +125,10 @@ class Neighbours(_Frozen):
     dataset: str
     digest: str
     examples: list[Example]
+    items: int = 0
+    """Labels whose text is that of a train row too: items that point at items."""
+    true_share: float | None = Field(default=None, ge=0, le=1)
+    """Of what their neighbours' shares above a tenth add up to, the part of labels that the item's own row has."""
 
 
 @dataclass(frozen=True)

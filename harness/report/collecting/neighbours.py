@@ -52,14 +52,17 @@ class _Found:
         return slice(first, min(end, first + SHOWN))
 
 
-def find_neighbours(name: str, digest: str, train: csr_array, label_ids: Texts) -> Neighbours:
-    """Examples of labels that occur together.
+def find_neighbours(
+    name: str, digest: str, train: csr_array, label_ids: Texts, items: NDArray[np.int64] | None = None
+) -> Neighbours:
+    """Examples of labels that occur together, and whether such labels are also what the items point at.
 
     Args:
         name: Of the dataset.
         digest: Of its content.
         train: Positives of the train rows, [N, L].
         label_ids: [L].
+        items: The train row that is the same item as a label, [L], -1 for none.
     """
     counts = rows_per_label(train)
     wanted = np.flatnonzero((frequency_bins(train) < 2) & (counts >= _LEAST_ROWS))
@@ -78,7 +81,33 @@ def find_neighbours(name: str, digest: str, train: csr_array, label_ids: Texts) 
                     ],
                 )
             )
-    return Neighbours(dataset=name, digest=digest, examples=examples)
+    count, share = (0, None) if items is None else _true_share(train, items, counts)
+    return Neighbours(dataset=name, digest=digest, examples=examples, items=count, true_share=share)
+
+
+def same_items(label_texts: Texts, train_texts: Texts) -> NDArray[np.int64]:
+    """The train row with the text of a label, [L]: the first of several, -1 where there is none."""
+    rows: dict[str, int] = {}
+    for row, text in enumerate(train_texts):
+        rows.setdefault(text, row)
+    return np.array([rows.get(text, -1) if text.strip() else -1 for text in label_texts], np.int64)
+
+
+def _true_share(train: csr_array, items: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, float | None]:
+    """How many labels are items with a train row, and how much of what is expected beside them their rows have.
+
+    Gandalf takes the shares for targets of the label's text. With y_ij the share of the rows of label j that have i
+    too, and Y_i(j) whether the row of item j has i: sum of y_ij Y_i(j) over sum of y_ij, i other than j, y_ij > 0.1.
+    """
+    labels = np.flatnonzero((counts > 0) & (items >= 0))
+    if not len(labels):
+        return 0, None
+    shares = strengths(train, labels, lambda both, of_text, of_label: np.divide(both, of_text), _FAINT)
+    shares.data[shares.indices == np.repeat(labels, np.diff(shares.indptr))] = 0
+    rows = train[items[labels]]
+    own = csr_array((np.ones_like(rows.indices, np.float64), rows.indices, rows.indptr), shape=rows.shape)
+    expected = float(shares.sum(dtype=np.float64))
+    return len(labels), round(float(shares.multiply(own).sum()) / expected, _DIGITS) if expected else None
 
 
 def _neighbours(train: csr_array, labels: NDArray[np.int64], counts: NDArray[np.int64]) -> _Found:

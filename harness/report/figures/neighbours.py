@@ -5,7 +5,7 @@ import re
 import shlex
 from typing import Any
 
-from harness.report.evidence import Evidence, Example
+from harness.report.evidence import Evidence, Example, Neighbours
 from harness.report.figures.drawing import Drawing, Missing
 from harness.report.figures.style import SMALL, finished, new_figure, shown, styled
 
@@ -43,7 +43,8 @@ def draw_neighbours(evidence: Evidence, dataset: str) -> Drawing | Missing:
     caption = (
         f"For {len(examples)} labels of {shown(dataset)}, which others their train rows have too: the length of a bar "
         f"is the share of the rows of the label above that have the label on the bar. Labels are named by their ids; "
-        f"the examples are frequent labels with the most neighbours of at least 20%. Data {found.digest[:12]}."
+        f"the examples are frequent labels with the most neighbours of at least 20%. {_truth(found)}"
+        f"Data {found.digest[:12]}."
     )
     told = "; ".join(
         f"{example.label}: " + ", ".join(f"{other.label} {other.share:.0%}" for other in example.neighbours[:3])
@@ -51,6 +52,16 @@ def draw_neighbours(evidence: Evidence, dataset: str) -> Drawing | Missing:
     )
     alt = f"Bar charts of labels of {dataset} and the labels that share their train rows, strongest first. {told}."
     return Drawing(ID, TITLE, caption, alt, *finished(figure))
+
+
+def _truth(found: Neighbours) -> str:
+    """Whether labels that occur together are also what the items themselves point at, as a sentence or nothing."""
+    if found.true_share is None:
+        return ""
+    return (
+        f"Of what occurs together with the {found.items:,} labels that are train rows themselves, "
+        f"{found.true_share:.0%} by weight is among their own labels. "
+    )
 
 
 def ending(name: str, longest: int = _LONGEST) -> str:

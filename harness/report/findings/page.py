@@ -29,8 +29,21 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
     if not found.matrix:
         return None
     above = gaps(found.matrix, found.evidence)
-    parts = [_head(found.evidence, found), _first(found.matrix, above), as_markdown(summary(found.all)), _EVERY_TEST]
+    parts = [_head(found.evidence, found), _first(found.matrix, above), as_markdown(summary(found.all))]
+    parts += [_EVERY_TEST + _targets(found)]
     return "\n".join([*parts, *_methods(found, drawn), *_behind(above, found.accounts), _foot(found)])
+
+
+def _targets(found: Findings) -> str:
+    """How true Gandalf's soft targets are, where the data can tell; nothing where it cannot."""
+    known = (found.evidence.neighbours.get(grid.dataset) for grid in found.matrix)
+    told = [f"{one.true_share:.0%} on {one.dataset}" for one in known if one and one.true_share is not None]
+    if not told:
+        return ""
+    return (
+        "Gandalf's soft targets of a label's text, where that is a train row too, are by weight "
+        f"{markdown_text(', '.join(told))} labels of that row.\n"
+    )
 
 
 def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
