@@ -145,6 +145,8 @@ def test_a_cell_is_done_by_settings_that_count(workspace: Path, capsys: pytest.C
     (row,) = answer(*matrix, *known, capsys=capsys)
     assert (row["status"], row["attempt"], row["run_id"]) == ("done", None, record.run_id)
     assert not (workspace / "other").exists()
+    assert call("bench", *matrix, "--track", "none", *known, *known[2:]) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-2].endswith(f"harness report --runs {workspace / 'flat'}")
     (row,) = answer(*matrix, capsys=capsys)
     assert (row["status"], row["attempt"], row["run_id"]) == ("done", None, record.run_id)
     assert row["metrics"] == record.metrics

@@ -1,7 +1,6 @@
 """Debian packages: parsing of apt metadata, and the dataset built from a frozen copy of it."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,21 @@ def ring(size: int = 60) -> str:
     )
 
 
-LISTS = """Debian|bookworm-security|main|amd64|12|/lists/security
-Debian|bookworm|main|amd64|12.15|/lists/release
-Debian|bookworm|contrib|amd64|12.15|/lists/contrib
-"""
+def listed(file: str, words: str) -> str:
+    """A line of apt's: label, origin, suite, codename, component, architecture and version; `-` is not there."""
+    fields = zip(
+        ("LABEL", "ORIGIN", "SUITE", "CODENAME", "COMPONENT", "ARCHITECTURE", "VERSION"), words.split(), strict=True
+    )
+    return "\t".join([f"/lists/{file}", *(f"$({name})" if word == "-" else word for name, word in fields)])
+
+
+RELEASE = "Debian Debian oldstable bookworm main amd64 12.15"
+NEXT, OLD = "Debian Debian stable trixie main amd64 13.4", "Debian Debian oldold buster main amd64 10"
+LISTS = [
+    listed("security", "Debian-Security Debian oldstable-security bookworm-security main amd64 12"),
+    listed("release", RELEASE),
+    listed("contrib", RELEASE.replace("main", "contrib")),
+]
 
 
 class FakeApt:
@@ -54,7 +64,9 @@ class FakeApt:
                 raise UserError("apt-get update failed and said: no network")
             return b""
         if arguments[-1] == "Created-By: Packages":
-            return LISTS.encode() if self.dump else b""
+            return "\n".join(LISTS).encode() if self.dump else b""
+        if arguments[0] == "--print-architecture":
+            return b"amd64\n"
         held = self.translation is not None and "update" in self.calls
         return b"de /lists/de\nen /lists/en\n" if held else b""
 
@@ -207,23 +219,69 @@ def test_no_network_for_long_text_says_what_works(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("lists", "codename", "chosen"),
     [
-        (["Debian|bookworm|main", "Debian|bookworm-updates|main", "Debian|bookworm-security|main"], "bookworm", [0]),
-        (["Debian|trixie|main", "Debian|bookworm|main", "Debian|bookworm|non-free"], "bookworm", [1]),
-        (["Debian|trixie|main", "vendor|nodistro|main", "vendor|bookworm|main"], "bookworm", [0]),
-        (["Ubuntu|noble|universe", "Ubuntu|noble|main", "Ubuntu|noble-security|main"], "noble", [1, 0]),
-        (["Debian|bookworm-security|main", "vendor|x|main"], "bookworm", []),
+        (
+            [
+                RELEASE,
+                "Debian Debian oldstable-updates bookworm-updates main amd64 12-updates",
+                "Debian-Security Debian oldstable-security bookworm-security main amd64 12",
+            ],
+            "bookworm",
+            [0],
+        ),
+        (
+            ["Debian Debian stable trixie main amd64 13.4", RELEASE, RELEASE.replace("main", "non-free")],
+            "bookworm",
+            [1],
+        ),
+        (["Debian Debian stable trixie main amd64 13.4", "n n nodistro nodistro main amd64 -"], "bookworm", [0]),
+        (["Debian Debian stable trixie main amd64 13.4", RELEASE], "", [0]),  # one release, never two
+        (
+            [
+                "Ubuntu Ubuntu noble noble universe amd64 24.04",
+                "Ubuntu Ubuntu noble noble main amd64 24.04",
+                "Ubuntu Ubuntu noble-updates noble main amd64 24.04",
+                "Ubuntu Ubuntu noble-security noble main amd64 24.04",
+            ],
+            "noble",
+            [1, 0],
+        ),
+        (
+            ["Debian Debian oldold buster main amd64 10", "Debian-Security Debian oldold buster main amd64 10"],
+            "buster",
+            [0],
+        ),
+        (["Debian Debian unstable sid main amd64 -", "Debian Debian rc-buggy experimental main amd64 -"], "sid", [0]),
+        ([RELEASE, RELEASE.replace("amd64", "i386"), RELEASE], "bookworm", [0]),  # a foreign one and a second mirror
+        (
+            ["Debian-Security Debian oldstable-security bookworm-security main amd64 12", "- - - - - - -"],
+            "bookworm",
+            [],
+        ),
     ],
 )
 def test_only_the_release_counts(lists: list[str], codename: str, chosen: list[int]) -> None:
     """Lists that change by the day, other archives and other components would move the data under its figures."""
-    indexes = [apt.Index(*f"{line}|amd64|1|/lists/{place}".split("|")) for place, line in enumerate(lists)]
-    assert apt.release_indexes(indexes, codename) == [indexes[place] for place in chosen]
+    indexes = [apt.read_index(listed(str(place), line)) for place, line in enumerate(lists)]
+    found = apt.release_indexes(indexes, codename, "amd64")
+    assert found == [indexes[place] for place in chosen]
+    assert all("$" not in "".join(one) for one in indexes)
 
 
 def test_lists_without_a_release_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apt, "_targets", lambda *_: ["vendor|nodistro|main|amd64||/lists/vendor"])
-    with pytest.raises(MissingDataError, match=r"it has vendor nodistro main.*run `apt-get update`"):
+    lines = [listed("vendor", "V vendor nodistro nodistro main amd64 -"), listed("flat", "- - - - - - -"), "/lists/odd"]
+    monkeypatch.setattr(apt, "_targets", lambda *_: lines)
+    with pytest.raises(MissingDataError, match=r"it has vendor nodistro main\).*run `apt-get update`"):
         prepare.prepare(card())
+
+
+def test_an_empty_list_is_not_kept(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
+    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+    fake = FakeApt("\n")
+    monkeypatch.setattr(apt, "_run", fake)
+    with pytest.raises(MissingDataError, match="run `apt-get update`"):
+        prepare.prepare(card())
+    fake.dump = ring()
+    assert prepare.prepare(card())[1]["statistics"]["train"]
 
 
 def test_empty_lists_say_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,15 +306,14 @@ def test_a_failing_apt_program_is_one_clear_line(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt")
-def test_real_metadata_parses() -> None:
-    with subprocess.Popen(["apt-cache", "dumpavail"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        head = process.stdout.read(2_000_000)
-        process.kill()
-    if not head:
-        pytest.skip("apt has no package lists")
-    whole = head.rpartition(b"\n\n")[0] + b"\n"
-    names = {line.removeprefix("Package: ") for line in whole.decode().split("\n") if line.startswith("Package: ")}
-    packages = debian.parse_packages(apt.keep_fields(whole))
+def test_real_metadata_parses(tmp_path: Path) -> None:
+    try:
+        manifest = apt.packages_snapshot(tmp_path)
+    except MissingDataError:
+        pytest.skip("apt has no package list of a release")
+    dump = (tmp_path / "packages" / apt.PACKAGES).read_bytes()
+    names = {line.removeprefix("Package: ") for line in dump.decode().split("\n") if line.startswith("Package: ")}
+    packages = debian.parse_packages(dump)
     assert {package.name for package in packages} == names
     assert sum(len(package.names) for package in packages) > len(packages)
+    assert all("-" not in name.split()[1] for name in manifest["releases"])

@@ -348,6 +348,14 @@ def test_neighbours_are_drawn_whatever_their_names() -> None:
     assert draw("neighbours", neighbours=neighbours(names)) == found
 
 
+def test_neighbours_say_how_true_they_are() -> None:
+    found = neighbours(["a", "b"])
+    assert "among their own labels" not in drawn("neighbours", neighbours=found).caption
+    counted = {DATASET: found[DATASET].model_copy(update={"items": 1234, "true_share": 0.0325})}
+    caption = drawn("neighbours", neighbours=counted).caption
+    assert "the 1,234 labels that are train rows themselves, 3% by weight is among their own labels." in caption
+
+
 def test_neighbours_without_examples_are_missing() -> None:
     found = draw("neighbours", neighbours=neighbours([]))
     assert isinstance(found, Missing)

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import published
 from harness.errors import UserError
 from harness.published import published_table
 from harness.record import RunRecord
-from harness.report.evidence import Evidence, Neighbours, Study, Trial
+from harness.report.evidence import Evidence, Study, Trial
 from harness.report.findings import (
     Claim,
     Finding,
@@ -24,7 +23,6 @@ from harness.report.findings import (
     claims,
     details,
     findings_page,
-    matrix_table,
     read_claims,
     standings_page,
     summary,
@@ -346,46 +344,3 @@ def test_a_claim_is_told_dataset_by_dataset() -> None:
     cost = replace(found[0], measure="training s", values=(50.0, 200.0))
     (row,) = summary([Finding(claim({}), (found[0], cost))]).rows
     assert row[2].text == "P@1 -1.00†; training s 0.25 of the other's†"
-
-
-def test_what_the_matrix_lacks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ablation on hard negatives as a table of our own: two seeds on one dataset, one on another."""
-    rows = [
-        {"row": f"{stem}/{DATASET}", "label": stem, "dataset": DATASET, "method": "unidec-thesis", "results": {}}
-        | {"settings": {"eta": eta}, "elsewhere": {}}
-        for stem, eta in (("unidec", 6), ("other", 0), ("never", 3))
-    ]
-    facts = {"table": "mine", "source": "a", "caption": "b", "metrics": [], "unsaid": [], "rows": rows}
-    (tmp_path / "mine.yaml").write_text(json.dumps({**facts, "seeds": {DATASET: [0, 1, 2], "lf-debian": [0]}}))
-    (tmp_path / "runs").mkdir()
-    monkeypatch.setattr(published, "TUNED_FOLDER", tmp_path)
-    monkeypatch.setattr(claims, "MATRIX", "mine")
-    published_table.cache_clear()
-    try:
-        found = Findings(evidence(tmp_path / "runs", 0.7, 0.4, seeds=2), [])
-        assert found.missing == [f"1 of 3 seeds and never on {DATASET}", "lf-debian"]
-        text = str(findings_page(found))
-        assert f"Not run yet: 1 of 3 seeds and never on {DATASET}; lf-debian." in text
-        assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in text
-        assert "soft targets" not in text
-        common = {DATASET: Neighbours(dataset=DATASET, digest="d", examples=[], items=9, true_share=0.04)}
-        told = str(findings_page(Findings(replace(found.evidence, neighbours=common), [])))
-        assert f"are by weight 4% on {DATASET} labels of that row." in told
-        fewer = replace(found.evidence, records=found.evidence.records[:3])  # one seed less of the row without
-        words = f"1 of 3 seeds of unidec and 2 of 3 seeds of other and never on {DATASET}"
-        assert Findings(fewer, []).missing == [words, "lf-debian"]
-        table = matrix_table(found.matrix)
-        assert table.columns == ("method", "row", f"{DATASET} P@1", f"{DATASET} PSP@5")
-        assert [[cell.text for cell in row][:2] for row in table.rows] == [["unidec", "unidec"], ["other", "other"]]
-        assert [row[2].best for row in table.rows] == [True, False]
-        assert all("(2 of 3 seeds)" in row[2].text and row[3].text == "" for row in table.rows)
-        assert f"| unidec | mine/unidec/{DATASET} | 2 |" in str(standings_page(found))
-        assert f"figures/{DATASET}/benchmark.png" not in text
-        assert f"figures/{DATASET}/benchmark.png" in str(findings_page(found, [DATASET]))
-        strange = [
-            one.model_copy(update={"training": {"epochs": "five"}, "views": {}}) for one in found.evidence.records
-        ]
-        odd = replace(found.evidence, records=(*strange[:1], *found.evidence.records[1:]))
-        assert "mine/unidec" in str(standings_page(Findings(odd, []))), "what a record lacks is left out"
-    finally:
-        published_table.cache_clear()

@@ -39,7 +39,7 @@ _BLOCK = 1 << 22
 def gandalf(given: Given) -> Made:
     """A row for every label with a text and a train row; targets P[Y_i | Y_j] above delta."""
     labels = labels_to_make(given)
-    return Made(given.label_tokens.take(labels), strengths(given.train, labels, _conditional, given.options.delta))
+    return Made(given.label_tokens.take(labels), strengths(given.train, labels, conditional, given.options.delta))
 
 
 def glas(given: Given) -> Made:
@@ -57,7 +57,8 @@ def labels_to_make(given: Given) -> NDArray[np.int64]:
     return chosen_labels(counts, allowed, given.options, given.generator)
 
 
-def _conditional(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:
+def conditional(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:
+    """P[Y_i | Y_j]: the share of the text's rows that have the label too."""
     return np.divide(both, of_text)
 
 

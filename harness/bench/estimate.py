@@ -1,4 +1,4 @@
-"""How long a bench will take, judged by what the like of its cells took, in this bench or before in its folder."""
+"""How long a bench will take, judged by what the like of its cells took, in this bench or before."""
 
 import heapq
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Estimate:
     """Seconds that cells take, and that the whole bench still needs."""
 
     def __init__(self, states: Sequence[State], earlier: Sequence[RunRecord], workers: int) -> None:
-        """`earlier` are finished runs of the folder, those that are cells of this bench among them or not."""
+        """`earlier` are finished runs of the shelf, those that are cells of this bench among them or not."""
         self._states, self._workers = states, workers
         self._alike = {state.cell.key: _likeness(recorded(state.cell.config), state.cell.data_name) for state in states}
         self._earlier = [(_likeness(record.config, record.dataset["name"]), record.seconds) for record in earlier]

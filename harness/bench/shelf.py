@@ -66,12 +66,13 @@ class Found:
 
 
 class Shelf:
-    """The runs of one folder; looked at again for every cell, because other processes add to it."""
+    """The runs of one folder, and what is finished in others; read again for every cell, as processes add to it."""
 
     def __init__(self, folder: Path, known: Sequence[Path] = ()) -> None:
-        """Runs that are finished in one of the folders `known` count, too; nothing is taken up there."""
+        """Runs go to `folder`; those that are finished in one of the folders `known` count, too."""
         self.folder = folder
-        self._known = [Shelf(path) for path in known]
+        others = {path.resolve(): None for path in known if path.resolve() != folder.resolve()}
+        self._known = [Shelf(path) for path in others]
         self._read: dict[Path, tuple[int, Shelved | None]] = {}
 
     def look(self, cell: Cell, *, anew: bool = False) -> Found:
@@ -81,12 +82,8 @@ class Shelf:
             key=lambda run: (run.started, run.run_id),
             reverse=True,
         )
-        for run in runs:
-            if run.status == "finished":
-                return Found(done=run.record)
-        for shelf in self._known:
-            if record := shelf.look(cell).done:
-                return Found(done=record)
+        if record := self._finished(cell):
+            return Found(done=record)
         for run in runs:
             if holder := held_by_another(run.path):
                 return Found(elsewhere=holder)
@@ -95,6 +92,13 @@ class Shelf:
             if not anew and _worth_taking_up(run) and _same_machine_settings(run.config, wanted):
                 return Found(resumable=run.run_id)
         return Found()
+
+    def _finished(self, cell: Cell) -> RunRecord | None:
+        """The newest finished run of a cell, of this folder before others."""
+        done = [run.record for run in self._runs() if run.key == cell.key and run.status == "finished" and run.record]
+        if done:
+            return max(done, key=lambda record: (record.started, record.run_id))
+        return next((record for shelf in self._known if (record := shelf._finished(cell))), None)
 
     def finished(self) -> list[RunRecord]:
         """Records of all finished runs, of whatever settings."""
@@ -136,7 +140,7 @@ def _shelved(path: Path, record: Path, recorded_already: bool) -> Shelved | None
     except UserError as error:
         if record.exists():  # else a process has just taken it up
             reason = str(error).splitlines()[0]
-            print(f"warning: left out a damaged record; move it away. {printable(reason)}", file=sys.stderr)  # noqa: T201
+            print(f"warning: left out a damaged record, or what is none. {printable(reason)}", file=sys.stderr)  # noqa: T201
         return None
     key = key_of(one.config, one.dataset, one.metric_version, one.encoder.get("identity"))
     return Shelved(path, one.run_id, one.started, one.status, key, one.config, len(one.resumed), one)

@@ -74,7 +74,7 @@ def bench(
         list[Path] | None,
         typer.Option(
             metavar="FOLDER",
-            help="Finished runs or records there count as there, repeatable: reports/runs for what is committed.",
+            help="Runs or records in this folder count as done, too; repeatable. reports/runs: what is committed.",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs side by side; they share the cores.")] = 1,
@@ -104,7 +104,7 @@ def bench(
     chosen = DEFAULT_DATASET if datasets is None and table is None else datasets
     request = Request(methods, chosen, seeds, encoder, tuple(override or ()), table)
     try:
-        planned = _look(request, runs_folder(out), known or [])
+        planned = _look(request, runs_folder(out), list(dict.fromkeys(known or [])))
         if dry_run:
             _show_plan(planned, as_json)
             return
@@ -129,6 +129,8 @@ class _Bench:
     """Rows of published tables; empty for a matrix."""
     left_out: list[str]
     """A sentence per dataset of a table that is not on this machine."""
+    known: list[Path]
+    """Folders whose finished runs count, too."""
 
     def tables(self, states: "list[State]") -> "list[Table]":
         """The figures of some of the cells: the papers' tables, or for a matrix the comparison."""
@@ -156,7 +158,7 @@ def _look(request: "Request", runs: Path, known: list[Path]) -> _Bench:
     for state in states:
         if record := shelf.look(state.cell).done:
             state.finish(record)
-    return _Bench(request, shelf, states, planned.lines, planned.left_out)
+    return _Bench(request, shelf, states, planned.lines, planned.left_out, known)
 
 
 def _show_plan(bench: _Bench, as_json: bool) -> None:
@@ -251,4 +253,6 @@ def _show(bench: _Bench, out: Path | None) -> None:
         if state.status == "failed":
             say(f"  log {short_path(log_path(bench.shelf.folder, state.cell))}")
     if any(state.record for state in bench.states):
-        say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+        folders = [bench.shelf.folder, *bench.known] if bench.known else [out] if out else []
+        named = (f" --runs {short_path(folder)}" for folder in folders if folder.is_dir())
+        say("compare     python -m harness report" + "".join(named))

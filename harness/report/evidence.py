@@ -125,8 +125,8 @@ class Neighbours(_Frozen):
     dataset: str
     digest: str
     examples: list[Example]
-    items: int = 0
-    """Labels whose text is that of a train row too: items that point at items."""
+    items: int = Field(default=0, ge=0)
+    """Labels that are train rows too, by the filter pairs: items that point at items."""
     true_share: float | None = Field(default=None, ge=0, le=1)
     """Of what their neighbours' shares above a tenth add up to, the part of labels that the item's own row has."""
 

@@ -1,10 +1,10 @@
 """The packages of a Debian release, frozen in the workspace the first time somebody asks.
 
 Only the release itself counts, as of its last point release: lists of security and other updates change by the day, and
-so would every figure measured on them. For the same reason other archives, components and releases that a machine may
-know are left out. The index is copied to `data/debian-release/packages/` (the English descriptions to
+so would every figure measured on them. For the same reason other archives, components, architectures and releases that
+a machine may know are left out. The index is copied to `data/debian-release/packages/` (the English descriptions to
 `data/debian-release/descriptions/`), and datasets are built from those copies; removing the folder takes a fresh one.
-Two machines with the same point release make the same copy. Nothing here needs root.
+Two machines of one architecture with the same point release make the same copy. Nothing here needs root.
 """
 
 import os
@@ -27,7 +27,8 @@ _HELPER = Path("/usr/lib/apt/apt-helper")
 _SECONDS = 300
 _COMPONENTS = {"Debian": ("main",), "Ubuntu": ("main", "universe")}
 """What makes up the release of an archive."""
-_INDEX = "$(ORIGIN)|$(CODENAME)|$(COMPONENT)|$(ARCHITECTURE)|$(VERSION)|$(FILENAME)"
+_UNKNOWN = re.compile(r"\$\([A-Z_]+\)")
+"""What apt prints for a field that a list does not have."""
 
 _FIELDS = re.compile(
     rb"^(?:Package|Architecture|Pre-Depends|Depends|Recommends|Suggests|Enhances|Description|Description-md5):"
@@ -37,14 +38,30 @@ _FIELDS = re.compile(
 
 
 class Index(NamedTuple):
-    """A list of packages that apt holds."""
+    """A list of packages that apt holds; what a list does not say is empty."""
 
+    filename: str
+    label: str
     origin: str
+    suite: str
     codename: str
     component: str
     architecture: str
     version: str
-    file: str
+
+    @property
+    def name(self) -> str:
+        """Without place and version: of two mirrors the same."""
+        return f"{self.origin} {self.codename} {self.component} {self.architecture}"
+
+    @property
+    def released(self) -> bool:
+        """Part of a release as such: Ubuntu's updates share its codename, Debian's older ones even its suite."""
+        known = self.component in _COMPONENTS.get(self.origin, ())
+        return known and self.label == self.origin and "-" not in self.suite
+
+
+_LINE = "\t".join(f"$({field.upper()})" for field in Index._fields)
 
 
 def packages_snapshot(folder: Path) -> dict[str, Any]:
@@ -64,24 +81,39 @@ def keep_fields(dump: bytes) -> bytes:
 
 
 def _copy_packages(folder: Path) -> dict[str, Any]:
-    indexes = [Index(*line.split("|", 5)) for line in _targets("Packages", _INDEX)]
-    chosen = release_indexes(indexes, _codename())
-    if not chosen:
-        held = ", ".join(sorted({f"{one.origin} {one.codename} {one.component}" for one in indexes})) or "nothing"
+    indexes = [read_index(line) for line in _targets("Packages", _LINE)]
+    native = _run("dpkg", {}, "--print-architecture").decode().strip()
+    chosen = release_indexes(indexes, _codename(), native)
+    dump = b"\n".join(_run(str(_HELPER), {}, "cat-file", one.filename) for one in chosen)
+    if b"Package: " not in dump:
+        named = {f"{one.origin} {one.suite} {one.component}".strip() for one in indexes}
+        held = ", ".join(sorted(filter(None, named))) or "nothing"
         raise MissingDataError(
             f"apt has no package list of a release on this machine (it has {held}); run `apt-get update` (as root) and "
             f"try again. {_INSTEAD}"
         )
-    dump = b"\n".join(_run(str(_HELPER), {}, "cat-file", one.file) for one in chosen)
     (folder / PACKAGES).write_bytes(keep_fields(dump))
-    return {"releases": {" ".join(one[:4]): one.version for one in chosen}}
+    return {"releases": {one.name: one.version for one in chosen}}
 
 
-def release_indexes(indexes: Sequence[Index], codename: str) -> list[Index]:
-    """Those of the machine's own release, without its updates; of any release where it has no list of its own."""
-    releases = [one for one in indexes if one.component in _COMPONENTS.get(one.origin, ()) and "-" not in one.codename]
-    own = [one for one in releases if one.codename == codename]
-    return sorted(own or releases)
+def read_index(line: str) -> Index:
+    """One list from a line of `_LINE`."""
+    fields = [_UNKNOWN.sub("", field) for field in line.split("\t")]
+    return Index(*(fields + [""] * len(Index._fields))[: len(Index._fields)])
+
+
+def release_indexes(indexes: Sequence[Index], codename: str, architecture: str) -> list[Index]:
+    """Those of one release: the machine's own, or the first that apt lists where it has none of its own.
+
+    Args:
+        indexes: All that apt holds.
+        codename: Of the machine's release, empty if unknown.
+        architecture: The machine's own.
+    """
+    released = [one for one in indexes if one.released and one.architecture in (architecture, "all")]
+    own = [one for one in released if one.codename == codename] or released
+    mirrored = {one.name: one for one in sorted(own, reverse=True) if one.codename == own[0].codename}
+    return [mirrored[name] for name in sorted(mirrored)]
 
 
 def _codename() -> str:
@@ -141,7 +173,7 @@ def _fetch_translations(private: Path) -> dict[str, str]:
 def _targets(created_by: str, form: str, options: dict[str, str] | None = None) -> list[str]:
     """One line in the given format for each index file of that kind that apt holds."""
     out = _run("apt-get", options or {}, "indextargets", "--format", form, f"Created-By: {created_by}")
-    return out.decode("utf-8", "replace").splitlines()
+    return [line for line in out.decode("utf-8", "replace").split("\n") if line]
 
 
 def _run(program: str, options: dict[str, str], *arguments: str) -> bytes:

@@ -28,7 +28,7 @@ from harness.errors import DataError, UserError
 from harness.files import MANIFEST, checked_name, home, read_json, read_manifest, write_bytes
 from harness.record import RunRecord, read_record
 from harness.report import is_trial
-from harness.report.collecting.neighbours import find_neighbours, same_items
+from harness.report.collecting.neighbours import find_neighbours
 from harness.report.evidence import DAMAGED, Study, Trial, kept_columns, run_rows, shown_space
 from harness.report.grids.defaults import settings
 
@@ -275,8 +275,8 @@ def _keep_neighbours(name: str, records: list[RunRecord], shelf: _Shelf) -> bool
         return False
     ids = Texts.load(folder, "labels.id")
     train = load_matrix(folder, "train.labels", len(ids))
-    items = same_items(Texts.load(folder, "labels.text"), Texts.load(folder, "train.text"))
-    found = find_neighbours(name, read_json(folder / MANIFEST)["digest"], train, ids, items)
+    same = load_matrix(folder, "train.filter", len(ids))
+    found = find_neighbours(name, read_json(folder / MANIFEST)["digest"], train, ids, same)
     shelf.keep(f"neighbours/{name}.json", _json(found.model_dump(mode="json")))
     return True
 

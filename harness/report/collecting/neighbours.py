@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.augment.choice import rows_per_label
-from harness.augment.cooccurrence import strengths
+from harness.augment.cooccurrence import conditional, strengths
 from harness.data.ragged import Texts
 from harness.metrics import frequency_bins
 from harness.report.evidence import Example, Neighbour, Neighbours
@@ -30,6 +30,8 @@ _LEAST_ROWS = 8
 """Of an example: of fewer rows every share is a large one."""
 _FEWEST = 2
 """Neighbours of an example, and different shares among them: bars of one length show nothing."""
+_FEWEST_ITEMS = 30
+"""Labels that are items themselves: of fewer a share says nothing."""
 _DIGITS = 4
 
 
@@ -53,7 +55,7 @@ class _Found:
 
 
 def find_neighbours(
-    name: str, digest: str, train: csr_array, label_ids: Texts, items: NDArray[np.int64] | None = None
+    name: str, digest: str, train: csr_array, label_ids: Texts, same: csr_array | None = None
 ) -> Neighbours:
     """Examples of labels that occur together, and whether such labels are also what the items point at.
 
@@ -62,7 +64,7 @@ def find_neighbours(
         digest: Of its content.
         train: Positives of the train rows, [N, L].
         label_ids: [L].
-        items: The train row that is the same item as a label, [L], -1 for none.
+        same: Filter pairs of the train rows, [N, L]: the label is the same item as the row.
     """
     counts = rows_per_label(train)
     wanted = np.flatnonzero((frequency_bins(train) < 2) & (counts >= _LEAST_ROWS))
@@ -81,38 +83,32 @@ def find_neighbours(
                     ],
                 )
             )
-    count, share = (0, None) if items is None else _true_share(train, items, counts)
-    return Neighbours(dataset=name, digest=digest, examples=examples, items=count, true_share=share)
+    items, share = (0, None) if same is None else _true_share(train, same, counts)
+    return Neighbours(dataset=name, digest=digest, examples=examples, items=items, true_share=share)
 
 
-def same_items(label_texts: Texts, train_texts: Texts) -> NDArray[np.int64]:
-    """The train row with the text of a label, [L]: the first of several, -1 where there is none."""
-    rows: dict[str, int] = {}
-    for row, text in enumerate(train_texts):
-        rows.setdefault(text, row)
-    return np.array([rows.get(text, -1) if text.strip() else -1 for text in label_texts], np.int64)
-
-
-def _true_share(train: csr_array, items: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[int, float | None]:
+def _true_share(train: csr_array, same: csr_array, counts: NDArray[np.int64]) -> tuple[int, float | None]:
     """How many labels are items with a train row, and how much of what is expected beside them their rows have.
 
     Gandalf takes the shares for targets of the label's text. With y_ij the share of the rows of label j that have i
     too, and Y_i(j) whether the row of item j has i: sum of y_ij Y_i(j) over sum of y_ij, i other than j, y_ij > 0.1.
     """
-    labels = np.flatnonzero((counts > 0) & (items >= 0))
-    if not len(labels):
-        return 0, None
-    shares = strengths(train, labels, lambda both, of_text, of_label: np.divide(both, of_text), _FAINT)
-    shares.data[shares.indices == np.repeat(labels, np.diff(shares.indptr))] = 0
-    rows = train[items[labels]]
-    own = csr_array((np.ones_like(rows.indices, np.float64), rows.indices, rows.indptr), shape=rows.shape)
-    expected = float(shares.sum(dtype=np.float64))
-    return len(labels), round(float(shares.multiply(own).sum()) / expected, _DIGITS) if expected else None
+    pairs = same.tocoo()
+    labels = np.flatnonzero((counts > 0) & (np.bincount(pairs.col, minlength=len(counts)) == 1))
+    if len(labels) < _FEWEST_ITEMS:
+        return len(labels), None
+    item = np.zeros(len(counts), np.int64)
+    item[pairs.col] = pairs.row
+    found = _neighbours(train, labels, counts)
+    place = np.repeat(np.arange(len(labels)), np.diff(found.ends))
+    own = csr_array((found.shares, (place, found.others)), shape=(len(labels), len(counts)))
+    true = own.multiply(train[item[labels]].astype(bool)).sum()
+    return len(labels), round(float(true) / float(own.sum()), _DIGITS) if own.nnz else None
 
 
 def _neighbours(train: csr_array, labels: NDArray[np.int64], counts: NDArray[np.int64]) -> _Found:
     """All neighbours of `labels` [A] above the faintest share, but for the labels themselves."""
-    shares = strengths(train, labels, lambda both, of_text, of_label: np.divide(both, of_text), _FAINT)
+    shares = strengths(train, labels, conditional, _FAINT)
     place = np.repeat(np.arange(len(labels)), np.diff(shares.indptr))
     others = shares.indices.astype(np.int64)
     kept = others != labels[place]

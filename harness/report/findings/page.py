@@ -8,7 +8,7 @@ from harness.report.comparing.paired import LEVEL
 from harness.report.evidence import Evidence
 from harness.report.findings.behind import Gap, compares, gaps
 from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
-from harness.report.findings.standings import STANDINGS, labels_of, matrix_table, picture
+from harness.report.findings.standings import STANDINGS, digest_of, labels_of, matrix_table, picture
 from harness.report.grids import Grid, Line
 from harness.report.grids.significance import BETTER, WORSE
 from harness.report.tables import as_markdown, markdown_text
@@ -36,23 +36,28 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
 
 def _targets(found: Findings) -> str:
     """How true Gandalf's soft targets are, where the data can tell; nothing where it cannot."""
-    known = (found.evidence.neighbours.get(grid.dataset) for grid in found.matrix)
-    told = [f"{one.true_share:.0%} on {one.dataset}" for one in known if one and one.true_share is not None]
+    known = ((grid, found.evidence.neighbours.get(grid.dataset)) for grid in found.matrix)
+    told = [
+        f"{one.true_share:.0%} on {one.dataset}"
+        for grid, one in known
+        if one and one.true_share is not None and one.digest == digest_of(grid)
+    ]
     if not told:
         return ""
     return (
-        "Gandalf's soft targets of a label's text, where that is a train row too, are by weight "
-        f"{markdown_text(', '.join(told))} labels of that row.\n"
+        "Where a label is a train row too, its text has that row's labels for an answer. Of what Gandalf's soft "
+        f"targets add to the label itself, by weight {markdown_text(', '.join(told))} is among them.\n"
     )
 
 
 def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     """Every method in one table, and a picture of the dataset of most labels; a page of its own has the others."""
     yield as_markdown(matrix_table(found.compared))
+    transformer = f", in the last columns `{TRANSFORMER}/ROW/DATASET`" if found.own(TRANSFORMER) else ""
     yield (
-        f"One cell again: `python -m harness run --published {MATRIX}/ROW/DATASET --seed N`. Dataset by dataset, with "
-        f"pictures, epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all metrics: "
-        f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
+        f"One cell again: `python -m harness run --published {MATRIX}/ROW/DATASET --seed N`{transformer}. Dataset by "
+        f"dataset, with spread, pictures, epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all "
+        f"metrics: [tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
     if pictured := [grid for grid in found.matrix if grid.dataset in drawn]:
         yield f"{picture(max(pictured, key=labels_of).dataset)}\n"
@@ -60,11 +65,11 @@ def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
 
 def _behind(above: Sequence[Gap], accounts: Mapping[str, str]) -> Iterator[str]:
     """Where UniDEC is not first, and why; the figures are on the page of standings."""
-    datasets = [name for name in dict.fromkeys(gap.dataset for gap in above) if name in accounts]
+    datasets = list(dict.fromkeys(gap.dataset for gap in above))
     if datasets:
         yield f"### Where UniDEC is not first ([figures]({STANDINGS}))\n"
     for dataset in datasets:
-        yield f"**{markdown_text(dataset)}.** {' '.join(accounts[dataset].split())}\n"
+        yield f"**{markdown_text(dataset)}.** {' '.join(accounts.get(dataset, 'Not looked into yet.').split())}\n"
 
 
 def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
@@ -143,25 +148,26 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     records = [record for grid in findings.compared for record in grid.records]
     others = {one.run_id for one in findings.records} - {one.run_id for one in records}
     machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
-    digests = {grid.dataset: grid.records[0].dataset.get("digest") for grid in findings.matrix}
+    digests = {grid.dataset: digest_of(grid) for grid in findings.matrix}
     studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
     moved = sorted({one.dataset for one in studies if one.digest != digests[one.dataset]})
     trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     datasets = markdown_text(", ".join(digests))
     encoders = markdown_text(" and ".join(sorted({str(one.config["encoder"]) for one in records}, reverse=True)))
-    more = [
+    more = (
         f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
         f"On {', '.join(moved)} the searches saw an earlier version of the data." if moved else "",
         f"Not run yet: {'; '.join(findings.missing)}." if findings.missing else "",
-    ]
+    )
+    sentences = "".join(f"{markdown_text(sentence)}\n" for sentence in more if sentence)
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
 Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on a dataset as many for every
 method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
 searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.
-{"".join(f"{markdown_text(sentence)}{chr(10)}" for sentence in more if sentence)}\
+{sentences}\
 Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
 """
 

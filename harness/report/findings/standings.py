@@ -30,14 +30,14 @@ def standings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
         return None
     behind = gap_table(gaps(found.matrix, found.evidence))
     tables = [*([behind] if behind else []), *tried_tables(found.evidence.studies)]
-    return "\n".join([_HEAD, *standings(found.compared, drawn), *map(as_markdown, tables)])
+    ending = "Where UniDEC is not first, and what was tried, stands at the end.\n" if tables else ""
+    return "\n".join([_HEAD + ending, *standings(found.compared, drawn), *map(as_markdown, tables)])
 
 
 _HEAD = """# Standings
 
 Every method of the [findings](FINDINGS.md) on every dataset, with what repeats it: `python -m harness run --published`
 and the name beside it. Settings, all metrics and tests: [tables/benchmark.md](tables/benchmark.md).
-Where UniDEC is not first, and what was tried there, stands at the end.
 """
 
 
@@ -46,10 +46,10 @@ def picture(dataset: str) -> str:
     return f"![{' and '.join(JUDGED)} of every method]({figure_stem(dataset, MATRIX)}.png)"
 
 
-def standings(matrix: Sequence[Grid], drawn: Sequence[str] = ()) -> Iterator[str]:
+def standings(compared: Sequence[Grid], drawn: Sequence[str] = ()) -> Iterator[str]:
     """A table a dataset, the best method first, and its picture."""
     columns = ("method", "harness run --published ...", "seeds", *_SHOWN, "epochs", "training s")
-    for grid in matrix:
+    for grid in compared:
         lines = sorted((line for line in grid.lines if line.records), key=lambda line: -_mean(line, "P@1"))
         figures = {name: [Figure.of(measured(line, name)) for line in lines] for name in _SHOWN}
         flags = {name: marked(figures[name], "up") for name in _SHOWN}
@@ -110,6 +110,11 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
 
 def _title(grid: Grid) -> str:
     return f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
+
+
+def digest_of(grid: Grid) -> str | None:
+    """Of the data that the runs of a table saw."""
+    return grid.records[0].dataset.get("digest") if grid.records else None
 
 
 def labels_of(grid: Grid) -> float:

@@ -1,0 +1,134 @@
+"""The pages of findings and standings, from a matrix of our own: what they say, leave out and link."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import published
+from harness.published import published_table
+from harness.report.evidence import Evidence, Neighbours, Study, Trial
+from harness.report.findings import Findings, claims, findings_page, matrix_table, page, standings, standings_page
+from tests.test_declared import DATASET
+from tests.test_findings import evidence
+
+PICTURE = f"figures/{DATASET}/benchmark.png"
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Findings]:
+    """The ablation on hard negatives as a table of our own: two of three seeds on one dataset, none on another.
+
+    A second table has the same rows, as those with a transformer have.
+    """
+    rows = [
+        {"row": f"{stem}/{DATASET}", "label": stem, "dataset": DATASET, "method": "unidec-thesis", "results": {}}
+        | {"settings": {"eta": eta}, "elsewhere": {}}
+        for stem, eta in (("unidec", 6), ("other", 0), ("never", 3))
+    ]
+    facts = {"source": "a", "caption": "b", "metrics": [], "unsaid": [], "rows": rows}
+    for name, seeds in (("mine", {DATASET: [0, 1, 2], "lf-debian": [0]}), ("large", {DATASET: [0, 1]})):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps({**facts, "table": name, "seeds": seeds}))
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(published, "TUNED_FOLDER", tmp_path)
+    for module in (claims, page, standings):
+        monkeypatch.setattr(module, "TRANSFORMER", "")
+        monkeypatch.setattr(module, "MATRIX", "mine")
+    published_table.cache_clear()
+    yield Findings(evidence(tmp_path / "runs", 0.7, 0.4, seeds=2), [])
+    published_table.cache_clear()
+
+
+def with_transformer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (claims, page, standings):
+        monkeypatch.setattr(module, "TRANSFORMER", "large")
+
+
+def again(found: Findings, **changes: Any) -> Findings:
+    return Findings(replace(found.evidence, **changes), [])
+
+
+def test_what_the_matrix_lacks_is_told(found: Findings) -> None:
+    assert found.missing == [f"1 of 3 seeds and never on {DATASET}", "lf-debian"]
+    assert f"Not run yet: 1 of 3 seeds and never on {DATASET}; lf-debian." in str(findings_page(found))
+    fewer = again(found, records=found.evidence.records[:3])  # one seed less of the row without
+    words = f"1 of 3 seeds of unidec and 2 of 3 seeds of other and never on {DATASET}"
+    assert fewer.missing == [words, "lf-debian"]
+
+
+def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = matrix_table(found.compared)
+    assert table.columns == ("method", "row", f"{DATASET} P@1", f"{DATASET} PSP@5")
+    assert [[cell.text for cell in row][:2] for row in table.rows] == [["unidec", "unidec"], ["other", "other"]]
+    assert [row[2].best for row in table.rows] == [True, False]
+    assert all("(2 of 3 seeds)" in row[2].text and row[3].text == "" for row in table.rows)
+    assert "±" not in "".join(cell.text for row in table.rows for cell in row)
+    text = str(findings_page(found))
+    assert "`python -m harness run --published mine/ROW/DATASET --seed N`. Dataset" in text
+    with_transformer(monkeypatch)
+    table = matrix_table(found.compared)
+    assert table.columns[4:] == (f"{DATASET}, large P@1", f"{DATASET}, large PSP@5")
+    assert "seeds" in table.rows[0][2].text
+    assert "seeds" not in table.rows[0][4].text
+    assert "in the last columns `large/ROW/DATASET`" in str(findings_page(found))
+    assert f"### {DATASET}, large" in str(standings_page(found))
+
+
+def test_standings_have_spread_and_commands(found: Findings) -> None:
+    text = str(standings_page(found))
+    assert f"| unidec | mine/unidec/{DATASET} | 2 |" in text
+    assert "±" in text
+    assert "at the end" not in text, "nothing is above UniDEC, nothing was tried"
+    strange = [one.model_copy(update={"training": {"epochs": "five"}, "views": {}}) for one in found.evidence.records]
+    odd = again(found, records=(*strange[:1], *found.evidence.records[1:]))
+    assert "mine/unidec" in str(standings_page(odd)), "what a record lacks is left out"
+
+
+def test_a_picture_is_linked_where_it_is_drawn(found: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in (findings_page, standings_page):
+        assert PICTURE.replace("benchmark", "mine") not in str(make(found))
+        assert str(make(found, [DATASET])).count(PICTURE.replace("benchmark", "mine")) == 1
+    with_transformer(monkeypatch)
+    assert str(standings_page(found, [DATASET])).count(".png") == 1, "the picture is of the matrix"
+
+
+def test_what_is_above_unidec_is_told_on_both_pages(found: Findings, tmp_path: Path) -> None:
+    assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in str(findings_page(found))
+    (tmp_path / "worse").mkdir()
+    behind = Findings(evidence(tmp_path / "worse", 0.4, 0.7), [])
+    assert "### Where UniDEC is not first in P@1 or PSP@5" in str(standings_page(behind))
+    assert "stands at the end" in str(standings_page(behind))
+    behind.accounts = {}
+    assert f"**{DATASET}.** Not looked into yet." in str(findings_page(behind))
+    behind.accounts = {DATASET: "Because\n  of that."}
+    assert f"**{DATASET}.** Because of that." in str(findings_page(behind))
+    assert "Where UniDEC is not first" not in str(findings_page(found))
+
+
+@pytest.mark.parametrize(("digest", "told"), [("same", False), ("other", True)])
+def test_a_search_on_other_data_is_told(digest: str, told: bool, found: Findings) -> None:
+    seen = str(found.matrix[0].records[0].dataset["digest"])
+    trial = Trial(number=0, state="COMPLETE", values={"P@1": 1.0}, params={}, seconds=7200.0)
+    facts: dict[str, Any] = {"method": "unidec", "dataset": DATASET, "objectives": ["P@1"], "space": {}, "settings": {}}
+    study = Study(name="mine-x", digest=seen if digest == "same" else digest, best=[0], trials=[trial], **facts)
+    text = str(findings_page(again(found, studies=(study,))))
+    assert "1 trials in 1 searches" in text
+    assert "searches 2.0" in text
+    assert (f"On {DATASET} the searches saw an earlier version of the data." in text) is told
+
+
+def test_soft_targets_are_told_of_the_data_that_was_run(found: Findings) -> None:
+    assert "soft targets" not in str(findings_page(found))
+    seen = str(found.matrix[0].records[0].dataset["digest"])
+    for digest, share, told in ((seen, 0.04, True), ("other", 0.04, False), (seen, None, False)):
+        common = {DATASET: Neighbours(dataset=DATASET, digest=digest, examples=[], items=99, true_share=share)}
+        text = str(findings_page(again(found, neighbours=common)))
+        assert (f"by weight 4% on {DATASET} is among them." in text) is told
+
+
+def test_without_runs_there_is_no_page(found: Findings) -> None:
+    nothing = Findings(Evidence(()), [])
+    assert (findings_page(nothing), standings_page(nothing)) == (None, None)
