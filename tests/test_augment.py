@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from harness.augment import AUGMENTATIONS, Augmented, Made, augment, idle
 from harness.augment.blocks import blocks
-from harness.augment.cooccurrence import _conditional, _symmetric, strengths
+from harness.augment.cooccurrence import _symmetric, conditional, strengths
 from harness.augment.mixing import some_tokens
 from harness.augment.walk import HEAD, NEIGHBOURS, visits
 from harness.config import AugmentSettings
@@ -137,7 +137,7 @@ def test_a_share_equal_to_delta_is_not_above_it() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 7, 60, 10**9])
-@pytest.mark.parametrize("strength", [_conditional, _symmetric])
+@pytest.mark.parametrize("strength", [conditional, _symmetric])
 def test_blocks_change_nothing(block: int, strength: Any) -> None:
     train = random_train(3, 80, 40, 0.1)
     labels = np.flatnonzero(train.toarray().any(axis=0))[::2]

@@ -241,7 +241,7 @@ def test_from_the_plan_to_the_table(workspace: Path, tables: Path, capsys: pytes
     ]
     assert answer["left_out"] == []
     finished(plan.cells[3])
-    whole = benching._look(Request("all", f"synthetic,{DATASET}", "0", "tiny", (), "demo-2"), workspace / "runs")
+    whole = benching._look(Request("all", f"synthetic,{DATASET}", "0", "tiny", (), "demo-2"), workspace / "runs", [])
     (one,) = whole.tables(whole.states[:2])  # as the parent run of a dataset shows it
     assert one.title.startswith("demo-2 on synthetic: ")
     assert call(*bench) == 0
