@@ -73,7 +73,7 @@ def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyP
     assert table.columns[4:] == (f"{DATASET}, large P@1", f"{DATASET}, large PSP@5")
     assert "seeds" in table.rows[0][2].text
     assert "seeds" not in table.rows[0][4].text
-    assert "in the last columns `large/ROW/DATASET`" in str(findings_page(found))
+    assert "in the last columns `large/ROW/DATASET`. The last columns: b " in str(findings_page(found))
     assert f"### {DATASET}, large" in str(standings_page(found))
 
 

@@ -53,11 +53,13 @@ def _targets(found: Findings) -> str:
 def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     """Every method in one table, and a picture of the dataset of most labels; a page of its own has the others."""
     yield as_markdown(matrix_table(found.compared))
-    transformer = f", in the last columns `{TRANSFORMER}/ROW/DATASET`" if found.own(TRANSFORMER) else ""
+    command, told = f"`python -m harness run --published {MATRIX}/ROW/DATASET --seed N`", ""
+    if large := found.own(TRANSFORMER):
+        command += f", in the last columns `{TRANSFORMER}/ROW/DATASET`"
+        told = f" The last columns: {markdown_text(large[0].table.caption)}"
     yield (
-        f"One cell again: `python -m harness run --published {MATRIX}/ROW/DATASET --seed N`{transformer}. Dataset by "
-        f"dataset, with spread, pictures, epochs, times and commands: [{STANDINGS}]({STANDINGS}); settings and all "
-        f"metrics: [tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
+        f"One cell again: {command}.{told} Dataset by dataset, with spread, pictures, epochs, times and commands: "
+        f"[{STANDINGS}]({STANDINGS}); settings and all metrics: [tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
     if pictured := [grid for grid in found.matrix if grid.dataset in drawn]:
         yield f"{picture(max(pictured, key=labels_of).dataset)}\n"
