@@ -61,19 +61,18 @@ def test_what_the_matrix_lacks_is_told(found: Findings) -> None:
 
 def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
     table = matrix_table(found.compared)
-    assert table.columns == ("method", "row", f"{DATASET} P@1", f"{DATASET} PSP@5")
-    assert [[cell.text for cell in row][:2] for row in table.rows] == [["unidec", "unidec"], ["other", "other"]]
-    assert [row[2].best for row in table.rows] == [True, False]
-    assert all("(2 of 3 seeds)" in row[2].text and row[3].text == "" for row in table.rows)
+    assert table.columns == ("method", f"{DATASET} P@1", f"{DATASET} PSP@5")
+    assert [row[0].text for row in table.rows] == ["unidec", "other"]
+    assert [row[1].best for row in table.rows] == [True, False]
+    assert all("(2 of 3 seeds)" in row[1].text and row[2].text == "" for row in table.rows)
     assert "±" not in "".join(cell.text for row in table.rows for cell in row)
-    text = str(findings_page(found))
-    assert "`python -m harness run --published mine/ROW/DATASET --seed N`. Dataset" in text
+    assert f"\nOne cell again: `python -m harness run --published mine/unidec/{DATASET}" in str(findings_page(found))
     with_transformer(monkeypatch)
     table = matrix_table(found.compared)
-    assert table.columns[4:] == (f"{DATASET}, large P@1", f"{DATASET}, large PSP@5")
-    assert "seeds" in table.rows[0][2].text
-    assert "seeds" not in table.rows[0][4].text
-    assert "in the last columns `large/ROW/DATASET`. The last columns: b " in str(findings_page(found))
+    assert table.columns[3:] == (f"{DATASET}, large P@1", f"{DATASET}, large PSP@5")
+    assert "seeds" in table.rows[0][1].text
+    assert "seeds" not in table.rows[0][3].text
+    assert "\nThe last columns: b One cell again: " in str(findings_page(found))
     assert f"### {DATASET}, large" in str(standings_page(found))
 
 
@@ -102,10 +101,11 @@ def test_what_is_above_unidec_is_told_on_both_pages(found: Findings, tmp_path: P
     assert "### Where UniDEC is not first in P@1 or PSP@5" in str(standings_page(behind))
     assert "stands at the end" in str(standings_page(behind))
     behind.accounts = {}
-    assert f"**{DATASET}.** Not looked into yet." in str(findings_page(behind))
+    assert f"**{DATASET}.** Not looked into yet." in str(standings_page(behind))
     behind.accounts = {DATASET: "Because\n  of that."}
-    assert f"**{DATASET}.** Because of that." in str(findings_page(behind))
-    assert "Where UniDEC is not first" not in str(findings_page(found))
+    assert f"**{DATASET}.** Because of that." in str(standings_page(behind))
+    assert "UniDEC is first in P@1 nowhere; in PSP@5 nowhere. Where it is not, by how" in str(findings_page(behind))
+    assert "Where it is not" not in str(findings_page(found))
 
 
 @pytest.mark.parametrize(("digest", "told"), [("same", False), ("other", True)])

@@ -1,6 +1,6 @@
 """The page of findings: verdicts, every method, where UniDEC is behind, and how to repeat it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.published import JUDGED, MATRIX
 from harness.report.cells import Cell, Figure, Table
@@ -31,7 +31,7 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
     above = gaps(found.matrix, found.evidence)
     parts = [_head(found.evidence, found), _first(found.matrix, above), as_markdown(summary(found.all))]
     parts += [_EVERY_TEST + _targets(found)]
-    return "\n".join([*parts, *_methods(found, drawn), *_behind(above, found.accounts), _foot(found)])
+    return "\n".join([*parts, *_methods(found, drawn), _foot(found)])
 
 
 def _targets(found: Findings) -> str:
@@ -53,25 +53,16 @@ def _targets(found: Findings) -> str:
 def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     """Every method in one table, and a picture of the dataset of most labels; a page of its own has the others."""
     yield as_markdown(matrix_table(found.compared))
-    command, told = f"`python -m harness run --published {MATRIX}/ROW/DATASET --seed N`", ""
-    if large := found.own(TRANSFORMER):
-        command += f", in the last columns `{TRANSFORMER}/ROW/DATASET`"
-        told = f" The last columns: {markdown_text(large[0].table.caption)}"
+    large = found.own(TRANSFORMER)
+    told = f"The last columns: {markdown_text(large[0].table.caption)} " if large else ""
+    cell = next(line for line in found.matrix[0].lines if line.records).rows[0].name
     yield (
-        f"One cell again: {command}.{told} Dataset by dataset, with spread, pictures, epochs, times and commands: "
-        f"[{STANDINGS}]({STANDINGS}); settings and all metrics: [tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
+        f"{told}One cell again: `python -m harness run --published {cell} --seed 0`; the name of every other stands in "
+        f"[{STANDINGS}]({STANDINGS}), with spread, pictures, epochs and times. Settings and all metrics: "
+        f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
     if pictured := [grid for grid in found.matrix if grid.dataset in drawn]:
         yield f"{picture(max(pictured, key=labels_of).dataset)}\n"
-
-
-def _behind(above: Sequence[Gap], accounts: Mapping[str, str]) -> Iterator[str]:
-    """Where UniDEC is not first, and why; the figures are on the page of standings."""
-    datasets = list(dict.fromkeys(gap.dataset for gap in above))
-    if datasets:
-        yield f"### Where UniDEC is not first ([figures]({STANDINGS}))\n"
-    for dataset in datasets:
-        yield f"**{markdown_text(dataset)}.** {' '.join(accounts.get(dataset, 'Not looked into yet.').split())}\n"
 
 
 def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
@@ -80,7 +71,8 @@ def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
         behind = {gap.dataset for gap in above if gap.metric == metric}
         first = [grid.dataset for grid in matrix if compares(grid, metric) and grid.dataset not in behind]
         lines.append(f"in {metric} on {', '.join(first)}" if first else f"in {metric} nowhere")
-    return f"UniDEC is first {markdown_text('; '.join(lines))}.\n"
+    why = f" Where it is not, by how much and why: [{STANDINGS}]({STANDINGS})." if above else ""
+    return f"UniDEC is first {markdown_text('; '.join(lines))}.{why}\n"
 
 
 def summary(findings: Sequence[Finding]) -> Table:

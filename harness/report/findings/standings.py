@@ -13,7 +13,7 @@ from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.grids.quantities import trained
 from harness.report.marking import marked
-from harness.report.tables import as_markdown
+from harness.report.tables import as_markdown, markdown_text
 
 STANDINGS = "STANDINGS.md"
 _SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
@@ -28,10 +28,19 @@ def standings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
     """
     if not found.matrix:
         return None
-    behind = gap_table(gaps(found.matrix, found.evidence))
-    tables = [*([behind] if behind else []), *tried_tables(found.evidence.studies)]
-    ending = "Where UniDEC is not first, and what was tried, stands at the end.\n" if tables else ""
-    return "\n".join([_HEAD + ending, *standings(found.compared, drawn), *map(as_markdown, tables)])
+    behind = [*_behind(found), *map(as_markdown, tried_tables(found.evidence.studies))]
+    ending = "Where UniDEC is not first, and what was tried, stands at the end.\n" if behind else ""
+    return "\n".join([_HEAD + ending, *standings(found.compared, drawn), *behind])
+
+
+def _behind(found: Findings) -> Iterator[str]:
+    """Where UniDEC is not first, by how much, and why."""
+    above = gaps(found.matrix, found.evidence)
+    if table := gap_table(above):
+        yield as_markdown(table)
+    for dataset in dict.fromkeys(gap.dataset for gap in above):
+        account = found.accounts.get(dataset, "Not looked into yet.")
+        yield f"**{markdown_text(dataset)}.** {' '.join(account.split())}\n"
 
 
 _HEAD = """# Standings
@@ -91,7 +100,7 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
     main = _title(max(compared, key=lambda grid: (grid.measured, labels_of(grid))))
     stems = sorted(lines, key=lambda stem: -_mean(lines[stem].get(main), "P@1"))
     columns = [(grid, metric) for grid in compared for metric in JUDGED]
-    cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem]), Cell(stem)] for stem in stems}
+    cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem].replace(" ", "\u00a0"))] for stem in stems}
     for grid, metric in columns:
         found = {stem: lines[stem][_title(grid)] for stem in stems if _title(grid) in lines[stem]}
         there = {stem: values for stem, line in found.items() if (values := measured(line, metric))}
@@ -105,7 +114,7 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
     absent = "" if all(main in lines[stem] for stem in stems) else ", rows that were not run there last"
     caption = f"Percent on test rows, mean over seeds, best and second marked; in the order of P@1 on {main}{absent}."
     names = (f"{_title(grid)} {metric}" for grid, metric in columns)
-    return Table("Every method", ("method", "row", *names), tuple(map(tuple, cells.values())), caption, words=2)
+    return Table("Every method", ("method", *names), tuple(map(tuple, cells.values())), caption, words=1)
 
 
 def _title(grid: Grid) -> str:
