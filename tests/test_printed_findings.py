@@ -15,7 +15,7 @@ h1 { font-size: 14pt; margin: 0 } h2, h3 { font-size: 10pt; margin: 6pt 0 2pt }
 p, pre { margin: 3pt 0 } pre { font-size: 7pt; white-space: pre-wrap }
 table { font-size: 7pt; border-collapse: collapse }
 td, th { border: 1px solid #ccc; padding: 1px 3px; vertical-align: top }
-img { max-width: 100%; max-height: 65mm }
+img { max-width: 100%; max-height: 60mm }
 """
 
 

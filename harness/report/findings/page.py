@@ -167,7 +167,6 @@ Everything here is made from [runs/](runs) and [studies/](studies) by `python -m
 
 
 def _foot(findings: Findings) -> str:
-    first = findings.matrix[0].lines[0].rows[0].name
     ablations: dict[str, dict[str, None]] = {}
     seeds: dict[str, set[int]] = {}
     for outcome in (outcome for one in findings.all for outcome in one.outcomes):
@@ -176,7 +175,7 @@ def _foot(findings: Findings) -> str:
             seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)
     others = "".join(
         f"python -m harness bench --table {','.join(tables)} --datasets {dataset} "
-        f"--seeds {','.join(map(str, sorted(seeds[dataset])))}     # ablations\n"
+        f"--seeds {','.join(map(str, sorted(seeds[dataset])))}\n"
         for dataset, tables in ablations.items()
     )
     tables = ",".join(table for table in (MATRIX, TRANSFORMER) if findings.own(table))
@@ -184,8 +183,7 @@ def _foot(findings: Findings) -> str:
 
 ```
 python -m harness tune {MATRIX}     # settings, on held-out rows
-python -m harness bench --table {tables}     # every row, every seed
+python -m harness bench --table {tables}     # every row, every seed; then the ablations
 {others}python -m harness report --collect && python -m harness report --write
-python -m harness run --published {first} --seed 0     # one cell
 ```
 """

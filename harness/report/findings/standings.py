@@ -100,7 +100,7 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
     main = _title(max(compared, key=lambda grid: (grid.measured, labels_of(grid))))
     stems = sorted(lines, key=lambda stem: -_mean(lines[stem].get(main), "P@1"))
     columns = [(grid, metric) for grid in compared for metric in JUDGED]
-    cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem].replace(" ", "\u00a0"))] for stem in stems}
+    cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem])] for stem in stems}
     for grid, metric in columns:
         found = {stem: lines[stem][_title(grid)] for stem in stems if _title(grid) in lines[stem]}
         there = {stem: values for stem, line in found.items() if (values := measured(line, metric))}
