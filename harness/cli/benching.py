@@ -38,6 +38,28 @@ harness bench --table benchmark --known reports/runs            (what the commit
 harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2    (what it varies, on other data)
 """
 
+Methods = Annotated[
+    str,
+    typer.Option(
+        metavar="A,B",
+        help="Names (`harness ls methods`); `all` for all with presets, `all,-A` for all but A. "
+        "With --table: its rows of these methods.",
+    ),
+]
+Datasets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X,Y",
+        help=f"Names (`harness ls datasets`) or folders. Default: {DEFAULT_DATASET}, or those of the table.",
+    ),
+]
+Known = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Runs or records in this folder count as done, too; repeatable. reports/runs: what is committed.",
+    ),
+]
 Seeds = Annotated[
     str | None,
     typer.Option(metavar="0,1,2", help="Random seeds. Default: those of the table if it names any, else 0."),
@@ -45,21 +67,8 @@ Seeds = Annotated[
 
 
 def bench(
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="Names (`harness ls methods`); `all` for all with presets, `all,-A` for all but A. "
-            "With --table: its rows of these methods.",
-        ),
-    ] = "all",
-    datasets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X,Y",
-            help=f"Names (`harness ls datasets`) or folders. Default: {DEFAULT_DATASET}, or those of the table.",
-        ),
-    ] = None,
+    methods: Methods = "all",
+    datasets: Datasets = None,
     seeds: Seeds = None,
     table: Annotated[
         str | None, typer.Option(metavar="ID,ID", help="Rows of published tables instead; `harness ls published`.")
@@ -70,13 +79,7 @@ def bench(
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of `run`, repeatable; METHOD:KEY=VALUE for one."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
-    known: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Runs or records in this folder count as done, too; repeatable. reports/runs: what is committed.",
-        ),
-    ] = None,
+    known: Known = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs side by side; they share the cores.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
