@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,13 +78,10 @@ class Shelf:
 
     def look(self, cell: Cell, *, anew: bool = False) -> Found:
         """What there is for a cell; `anew` leaves interrupted runs alone."""
-        runs = sorted(
-            (run for run in self._runs() if run.key == cell.key),
-            key=lambda run: (run.started, run.run_id),
-            reverse=True,
-        )
-        if record := self._finished(cell):
-            return Found(done=record)
+        runs = self._of(cell)
+        for run in chain(runs, chain.from_iterable(shelf._of(cell) for shelf in self._known)):
+            if run.status == "finished":
+                return Found(done=run.record)
         for run in runs:
             if holder := held_by_another(run.path):
                 return Found(elsewhere=holder)
@@ -93,12 +91,10 @@ class Shelf:
                 return Found(resumable=run.run_id)
         return Found()
 
-    def _finished(self, cell: Cell) -> RunRecord | None:
-        """The newest finished run of a cell, of this folder before others."""
-        done = [run.record for run in self._runs() if run.key == cell.key and run.status == "finished" and run.record]
-        if done:
-            return max(done, key=lambda record: (record.started, record.run_id))
-        return next((record for shelf in self._known if (record := shelf._finished(cell))), None)
+    def _of(self, cell: Cell) -> list[Shelved]:
+        """The runs of a cell in this folder, the newest first."""
+        runs = (run for run in self._runs() if run.key == cell.key)
+        return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True)
 
     def finished(self) -> list[RunRecord]:
         """Records of all finished runs, of whatever settings."""

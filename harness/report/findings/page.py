@@ -1,4 +1,4 @@
-"""The page of findings: verdicts, every method, where UniDEC is behind, and how to repeat it."""
+"""The page of findings: verdicts, every method, and how to repeat it."""
 
 from collections.abc import Iterator, Sequence
 
