@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from harness.method import Inputs, Method, Parts
-from harness.model.heads import Classifier, Logits, TwoHeads, start_projection
+from harness.model.heads import Classifier, TwoHeads, start_projection
 from harness.model.scoring import TwoHeadScorer
 from harness.repro import stream_seed
 from harness.train import Stage
@@ -28,7 +28,7 @@ class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
     """Knobs of `unidec`."""
 
     init_classifier: Literal["labels", "xavier"] = "labels"
-    logits: Logits = "cosine"
+    logits: Literal["cosine", "dot", "plain-dot"] = "cosine"
     dropout_classifier: Dropout = 0.1
     beta_classifier: Annotated[int, Field(ge=0)] = 0
     lr_classifier: Positive | None = None
@@ -48,9 +48,10 @@ def build(inputs: Inputs, params: Params) -> Parts:
         inputs.encoder.dim,
         dim,
         inputs.train.shape[1],
-        params.logits,
+        "cosine" if params.logits == "cosine" else "dot",
         params.dropout,
         params.dropout_classifier,
+        searched="dot" if params.logits == "plain-dot" else "cosine",
         **table_options(params),
     )
     generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1))

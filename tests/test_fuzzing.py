@@ -262,19 +262,20 @@ def test_no_reader_is_left_out(sandbox: Sandbox) -> None:
     """Every function that turns bytes into values is entered by a target, or there is a reason why it need not be."""
     seen: set[CodeType] = set()
 
-    def noted(frame: FrameType, event: str, argument: Any) -> None:
+    def noted(frame: FrameType, event: str, argument: Any) -> None:  # a profiler would hear of every C call as well
         seen.add(frame.f_code)
 
-    threading.setprofile(noted)
-    sys.setprofile(noted)
+    before = sys.gettrace()
+    threading.settrace(noted)
+    sys.settrace(noted)
     try:
         for target in TARGETS.values():
             some = target.seeds[:: -(-len(target.seeds) // 3)]
             for data in (*some, some[0][: len(some[0]) // 2]):  # what is cut off goes another way
                 judged(target, data, sandbox)
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        sys.settrace(before)
+        threading.settrace(None)
     entered = {(code.co_filename, code.co_name) for code in seen}
     readers = _reading_functions()
     assert len(readers) > 50

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from harness.data.ragged import Ragged
 from harness.errors import UserError
@@ -20,6 +21,7 @@ from harness.run import run, tokenise, train_side
 from harness.train import Batch
 from harness.train.checkpoint import load_model
 from harness.train.timing import Timer
+from harness.trained import load_run
 from tests.training_runs import DATASET, STEPS, config, only_run, with_torch_masks, without_dropout
 
 PICK_SOME_LABELS = ("depsl", "depsl-v1", "unidec", "unidec-thesis", "unidec-v1")
@@ -104,6 +106,26 @@ def test_training_beats_the_frozen_encoder(workspace: Path) -> None:
 
     zero = run(resolve_config("zeroshot", dataset, [Layer("test", frozen)])[0], track="none")
     assert trained.metrics["P@1"] > zero.metrics["P@1"] + 5
+
+
+def test_dot_products_in_search_change_the_search_alone(workspace: Path) -> None:
+    """The papers search on the unit sphere what they train without it; `plain-dot` is the same training."""
+    found = {}
+    for logits in ("dot", "plain-dot"):
+        record = run(config("unidec-thesis", logits=logits), track="none")
+        trained = load_run(record.run_id)
+        searched = trained.parts.scorer.label_vectors(trained.label_tokens, ("concat", "de", "clf"))
+        found[logits] = record, searched, trained.parts.model.state_dict()
+    (sphere, on_sphere, weights), (plain, by_dot, same) = found.values()
+    assert weights.keys() == same.keys()
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    np.testing.assert_array_equal(on_sphere["de"], by_dot["de"])
+    lengths = np.linalg.norm(by_dot["clf"], axis=1, keepdims=True)
+    assert lengths.std() > 0
+    np.testing.assert_allclose(on_sphere["clf"] * lengths, by_dot["clf"], rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(by_dot["concat"], np.hstack([by_dot["de"], by_dot["clf"]]))
+    assert sphere.views["de"] == plain.views["de"]
+    assert sphere.views["clf"] != plain.views["clf"]
 
 
 def test_concatenated_scores_are_the_sum_of_both_heads() -> None:

@@ -1,8 +1,8 @@
 """A trained two-headed model as search sees it: one pair of vectors per way of scoring.
 
 de       Phi_D(x)              .  Phi_D(z_l)
-clf      N(Phi_C(x))           .  N(Psi_l)            UniDEC's is trained unnormalised and searched on the sphere; one
-                                                     that is searched by `dot` (Renee) is not scaled
+clf      N(Phi_C(x))           .  N(Psi_l)            the papers' UniDEC is trained unnormalised and searched on the
+                                                     sphere; one that is searched by `dot` (Renee) is not scaled
 concat   [Phi_D(x), clf(x)]    .  [Phi_D(z_l), clf(l)]        = the sum of both scores, one search
 """
 

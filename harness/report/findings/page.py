@@ -167,23 +167,27 @@ Everything here is made from [runs/](runs) and [studies/](studies) by `python -m
 
 
 def _foot(findings: Findings) -> str:
-    ablations: dict[str, dict[str, None]] = {}
+    ablations: dict[str, set[str]] = {}
     seeds: dict[str, set[int]] = {}
+    own = dict.fromkeys(table for table in (MATRIX, TRANSFORMER) if findings.own(table))
     for outcome in (outcome for one in findings.all for outcome in one.outcomes):
-        if not outcome.ahead.table.own:
-            ablations.setdefault(outcome.dataset, {})[outcome.ahead.table.table] = None
+        if outcome.ahead.table.own:
+            own[outcome.ahead.table.table] = None
+        else:
+            ablations.setdefault(outcome.dataset, set()).add(outcome.ahead.table.table)
             seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for dataset, tables in ablations.items():
+        alike.setdefault((",".join(sorted(tables)), ",".join(map(str, sorted(seeds[dataset])))), []).append(dataset)
     others = "".join(
-        f"python -m harness bench --table {','.join(tables)} --datasets {dataset} "
-        f"--seeds {','.join(map(str, sorted(seeds[dataset])))}\n"
-        for dataset, tables in ablations.items()
+        f"python -m harness bench --table {tables} --datasets {','.join(datasets)} --seeds {some}\n"
+        for (tables, some), datasets in alike.items()
     )
-    tables = ",".join(table for table in (MATRIX, TRANSFORMER) if findings.own(table))
     return f"""## Repeat it
 
 ```
 python -m harness tune {MATRIX}     # settings, on held-out rows
-python -m harness bench --table {tables}     # every row, every seed; then the ablations
+python -m harness bench --table {",".join(own)}     # every row, every seed; then the ablations
 {others}python -m harness report --collect && python -m harness report --write
 ```
 """
