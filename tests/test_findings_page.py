@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,10 +70,10 @@ def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyP
     assert f"\nOne cell again: `python -m harness run --published mine/unidec/{DATASET}" in str(findings_page(found))
     with_transformer(monkeypatch)
     table = matrix_table(found.compared)
-    assert table.columns[3:] == (f"{DATASET}, large P@1", f"{DATASET}, large PSP@5")
+    assert table.columns[3:] == ("large P@1", "large PSP@5")
     assert "seeds" in table.rows[0][1].text
     assert "seeds" not in table.rows[0][3].text
-    assert "\nThe last columns: b One cell again: " in str(findings_page(found))
+    assert f"\nlarge, on {DATASET}: b One cell again: " in str(findings_page(found))
     assert f"### {DATASET}, large" in str(standings_page(found))
 
 
@@ -132,3 +133,23 @@ def test_soft_targets_are_told_of_the_data_that_was_run(found: Findings) -> None
 def test_without_runs_there_is_no_page(found: Findings) -> None:
     nothing = Findings(Evidence(()), [])
     assert (findings_page(nothing), standings_page(nothing)) == (None, None)
+
+
+def test_what_repeats_the_runs_is_told_once(found: Findings) -> None:
+    """Ours by name, with the seeds they have; of papers' tables, datasets that ran the same share a command."""
+
+    def ran(name: str, dataset: str, seed: int) -> Any:
+        table = SimpleNamespace(table=name, seeds={DATASET: [0]} if name == "sphere" else {})
+        ahead = SimpleNamespace(table=table, records=[SimpleNamespace(config={"seed": seed})])
+        return SimpleNamespace(dataset=dataset, ahead=ahead)
+
+    outcomes = [ran(name, dataset, seed) for name in ("b", "a") for dataset in ("x", "y") for seed in (1, 0)]
+    outcomes += [ran("a", "z", 0), ran("sphere", DATASET, 0), ran("sphere", "w", 0)]
+    found.__dict__["all"] = [SimpleNamespace(outcomes=outcomes)]
+    commands = [line for line in page._foot(found).splitlines() if " bench " in line]
+    assert [line.split("bench ")[1].split("  ")[0] for line in commands] == [
+        "--table mine,sphere",
+        "--table a,b --datasets x,y --seeds 0,1",
+        "--table a --datasets z --seeds 0",
+        "--table sphere --datasets w --seeds 0",
+    ]

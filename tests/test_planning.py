@@ -291,6 +291,7 @@ def test_a_method_from_outside_is_planned_without_being_imported(
 @pytest.mark.parametrize(
     ("section", "complaint"),
     [
+        ("dot_when: {mode: fast}", "dot_when: no knob mode"),
         ("stages: [{name: x, kind: pool, knobs: {eta: nothing}}]", "no knob nothing"),
         ("stages: [{name: x, kind: pool, when: {mode: fast}}]", "no knob mode"),
         ("stages: [{name: x, kind: pool, fixed: {bta: 1}}]", "did you mean 'beta'"),
@@ -368,3 +369,17 @@ def test_sizes_are_read_as_makers_of_memory_write_them() -> None:
 def test_values_that_cannot_be_are_refused(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", "--dataset", "lf-amazontitles-131k", "--set", setting) == 2
     assert f"--set {setting}: {setting.partition('=')[0]} is" in capsys.readouterr().err
+
+
+def test_a_classifier_that_is_searched_by_dot_products_needs_no_scaled_copy() -> None:
+    """Of a table on the host, which is searched where it lies; one on the device is copied from there anyway."""
+    cosine, dot = (planned("unidec", table_device="host", logits=logits) for logits in ("dot", "plain-dot"))
+    vectors = [
+        part.host
+        for plan in (cosine, dot)
+        for phase in plan.phases
+        if phase.name == "evaluation"
+        for part in phase.parts
+        if part.name == "vectors of the evaluation"
+    ]
+    assert vectors[0] - vectors[1] == pytest.approx(cosine.run.data.labels * cosine.run.dim * 4)

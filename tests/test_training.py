@@ -114,16 +114,18 @@ def test_dot_products_in_search_change_the_search_alone(workspace: Path) -> None
     for logits in ("dot", "plain-dot"):
         record = run(config("unidec-thesis", logits=logits), track="none")
         trained = load_run(record.run_id)
-        searched = trained.parts.scorer.label_vectors(trained.label_tokens, ("concat", "de", "clf"))
-        found[logits] = record, searched, trained.parts.model.state_dict()
+        scorer, texts = trained.parts.scorer, trained.label_tokens
+        vectors = [find(texts, ("concat", "de", "clf")) for find in (scorer.label_vectors, scorer.query_vectors)]
+        found[logits] = record, vectors, trained.parts.model.state_dict()
     (sphere, on_sphere, weights), (plain, by_dot, same) = found.values()
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)
-    np.testing.assert_array_equal(on_sphere["de"], by_dot["de"])
-    lengths = np.linalg.norm(by_dot["clf"], axis=1, keepdims=True)
-    assert lengths.std() > 0
-    np.testing.assert_allclose(on_sphere["clf"] * lengths, by_dot["clf"], rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(by_dot["concat"], np.hstack([by_dot["de"], by_dot["clf"]]))
+    for scaled, raw in zip(on_sphere, by_dot, strict=True):  # of labels, then of queries
+        np.testing.assert_array_equal(scaled["de"], raw["de"])
+        lengths = np.linalg.norm(raw["clf"], axis=1, keepdims=True)
+        assert lengths.std() > 0
+        np.testing.assert_allclose(scaled["clf"] * lengths, raw["clf"], rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(raw["concat"], np.hstack([raw["de"], raw["clf"]]))
     assert sphere.views["de"] == plain.views["de"]
     assert sphere.views["clf"] != plain.views["clf"]
 

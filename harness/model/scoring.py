@@ -2,8 +2,10 @@
 
 de       Phi_D(x)              .  Phi_D(z_l)
 clf      N(Phi_C(x))           .  N(Psi_l)            the papers' UniDEC is trained unnormalised and searched on the
-                                                     sphere; one that is searched by `dot` (Renee) is not scaled
-concat   [Phi_D(x), clf(x)]    .  [Phi_D(z_l), clf(l)]        = the sum of both scores, one search
+                                                     sphere; one that is searched by `dot` (Renee, UniDEC with
+                                                     `plain-dot`) is not scaled
+concat   [Phi_D(x), clf(x)]    .  [Phi_D(z_l), clf(l)]        = the sum of both scores, one search; with `plain-dot`
+                                                     of a cosine and a dot product, each before its temperature
 """
 
 from dataclasses import dataclass

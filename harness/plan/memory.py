@@ -218,7 +218,7 @@ def _evaluation(run: Run, views: tuple[str, ...], rows: int, capacity: int | Non
     """Label vectors of every view, then those of the rows, then one search after the other."""
     labels, width = run.data.labels, run.encoder.dim
     parts = {view for view in views if view != "concat"} | ({"de", "clf"} if "concat" in views else set())
-    scales = run.spec.searched == "cosine" and run.resolved.knobs.get("logits") != "plain-dot"
+    scales = run.scales_table
     copied = run.table_number != _F32 or (run.cuda and not run.table_apart)
     kept = run.dim * (("de" in parts) + ("clf" in parts) * (scales or copied) + 2 * ("concat" in views))
     query_kept = run.dim * (len(parts) + 2 * ("concat" in views))

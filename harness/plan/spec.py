@@ -82,6 +82,8 @@ class PlanSpec(Settings):
     """The classifier table Psi [L, D], and what trains it."""
     searched: Literal["cosine", "dot"] = "cosine"
     """How the table is searched; cosines need a scaled copy."""
+    dot_when: dict[str, Any] = Field(default={})
+    """Knobs that, where all have these values, or one of a list of them, make it `dot`."""
     start: str | None = None
     """The knob, or the word itself, that says what the table starts as; `labels` encodes every label text."""
     views: Annotated[tuple[View, ...], Field(strict=False)] = ("de",)
@@ -127,6 +129,8 @@ def check_plan(name: str, knobs: set[str]) -> None:
         raise UserError(f"{origin}: heads need the knob dim, which this method has not")
     if spec.table == "none" and (set(spec.views) - {"de"} or any("table" in stage.trains for stage in spec.stages)):
         raise UserError(f"{origin}: views and stages speak of a table; say in `table` what trains it")
+    if unknown := sorted(spec.dot_when.keys() - knobs):
+        raise UserError(f"{origin}: dot_when: no knob {', '.join(unknown)} in this method")
     for stage in spec.stages:
         named = {*stage.knobs.values(), *stage.when}
         if unknown := sorted(named - knobs):

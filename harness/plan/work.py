@@ -39,7 +39,7 @@ class Run:
     @cached_property
     def stages(self) -> tuple["Stage", ...]:
         """The stages that take place under these knobs."""
-        found = (Stage(self, declared) for declared in self.spec.stages if self._happens(declared))
+        found = (Stage(self, declared) for declared in self.spec.stages if self._have(declared.when))
         return tuple(stage for stage in found if stage.epochs > 0)
 
     @property
@@ -74,8 +74,15 @@ class Run:
         start = self.spec.start
         return start is not None and self.resolved.knobs.get(start, start) == "labels"
 
-    def _happens(self, stage: StageSpec) -> bool:
-        for knob, wanted in stage.when.items():
+    @property
+    def scales_table(self) -> bool:
+        """Whether the search of the table needs a copy of it on the unit sphere."""
+        by_dot = bool(self.spec.dot_when) and self._have(self.spec.dot_when)
+        return self.spec.searched == "cosine" and not by_dot
+
+    def _have(self, values: dict[str, Any]) -> bool:
+        """Whether every knob has its value, or one of a list of them."""
+        for knob, wanted in values.items():
             if self.resolved.knobs.get(knob) not in (wanted if isinstance(wanted, list) else [wanted]):
                 return False
         return True

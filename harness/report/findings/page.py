@@ -54,11 +54,12 @@ def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     """Every method in one table, and a picture of the dataset of most labels; a page of its own has the others."""
     yield as_markdown(matrix_table(found.compared))
     large = found.own(TRANSFORMER)
-    told = f"The last columns: {markdown_text(large[0].table.caption)} " if large else ""
+    where = ", ".join(grid.dataset for grid in large)
+    told = f"{markdown_text(f'{TRANSFORMER}, on {where}: {large[0].table.caption}')} " if large else ""
     cell = next(line for line in found.matrix[0].lines if line.records).rows[0].name
     yield (
-        f"{told}One cell again: `python -m harness run --published {cell} --seed 0`; the name of every other stands in "
-        f"[{STANDINGS}]({STANDINGS}), with spread, pictures, epochs and times. Settings and all metrics: "
+        f"{told}One cell again: `python -m harness run --published {cell} --seed 0`; the names of the others, spread, "
+        f"pictures, epochs and times: [{STANDINGS}]({STANDINGS}). Settings and all metrics: "
         f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
     if pictured := [grid for grid in found.matrix if grid.dataset in drawn]:
@@ -89,10 +90,10 @@ def summary(findings: Sequence[Finding]) -> Table:
     ]
     columns = ("claim", "verdict", *datasets, "why")
     caption = (
-        "A test: two rows, one metric, one dataset; here by how many points the row that should be above is above the "
-        f"other, and of times the ratio. {BETTER} as claimed, {WORSE} the reverse: paired on test rows, "
-        f"{100 * LEVEL:g} %, Holm's correction within a claim, so that a difference would hold on other rows, with "
-        "these trainings. A claim is decided if no two decided tests disagree and no fewer are decided than are not."
+        "By how many points the row that should be above is above the other; of times the ratio. "
+        f"{BETTER} as claimed, {WORSE} the reverse: so it would be on other test rows, with these trainings (paired, "
+        f"{100 * LEVEL:g} %, Holm's correction within a claim). A claim is decided if its decided tests agree and are "
+        "no fewer than the others."
     )
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
 
@@ -162,7 +163,7 @@ Settings of the benchmark come from {len(trials):,} trials in {len(studies)} sea
 method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
 searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.
 {sentences}\
-Everything here is made from [runs/](runs) and [studies/](studies) by `python -m harness report --write`.
+Made from [runs/](runs) and [studies/](studies).
 """
 
 
@@ -171,10 +172,11 @@ def _foot(findings: Findings) -> str:
     seeds: dict[str, set[int]] = {}
     own = dict.fromkeys(table for table in (MATRIX, TRANSFORMER) if findings.own(table))
     for outcome in (outcome for one in findings.all for outcome in one.outcomes):
-        if outcome.ahead.table.own:
-            own[outcome.ahead.table.table] = None
+        table = outcome.ahead.table
+        if outcome.dataset in table.seeds:
+            own[table.table] = None
         else:
-            ablations.setdefault(outcome.dataset, set()).add(outcome.ahead.table.table)
+            ablations.setdefault(outcome.dataset, set()).add(table.table)
             seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)
     alike: dict[tuple[str, str], list[str]] = {}
     for dataset, tables in ablations.items():
@@ -187,7 +189,7 @@ def _foot(findings: Findings) -> str:
 
 ```
 python -m harness tune {MATRIX}     # settings, on held-out rows
-python -m harness bench --table {",".join(own)}     # every row, every seed; then the ablations
+python -m harness bench --table {",".join(own)}     # every row, every seed; then the papers' ablations
 {others}python -m harness report --collect && python -m harness report --write
 ```
 """
