@@ -128,13 +128,20 @@ time.sleep(60)
 """
     stand_in(zeroshot=deaf)
     monkeypatch.setattr(loop, "STOP_SECONDS", 0.3)
+    call("ls", "methods")  # the first command of a process sets what SIGTERM does
+    given = signal.getsignal(number)
+    if given == signal.SIG_IGN:  # under nohup, and a bench would leave it so
+        signal.signal(number, signal.SIG_DFL)
     before = signal.getsignal(number)
     watcher = when(lambda: ready.exists() and ready.read_text(), lambda: os.kill(os.getpid(), number))
-    rows = answer("--methods", "zeroshot", "--seeds", "0,1", *TINY, capsys=capsys, code=code)
-    watcher.join()
+    try:
+        rows = answer("--methods", "zeroshot", "--seeds", "0,1", *TINY, capsys=capsys, code=code)
+        watcher.join()
+        assert signal.getsignal(number) == before
+    finally:
+        signal.signal(number, given)
     assert [row["status"] for row in rows] == ["stopped", "waiting"]
     assert "SIGKILL" in rows[0]["reason"]
-    assert signal.getsignal(number) == before
     with pytest.raises(ProcessLookupError):
         os.kill(int(ready.read_text()), 0)
 
