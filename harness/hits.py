@@ -5,7 +5,6 @@ of numpy and scipy that do the work let other threads run. No result depends on 
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ from scipy.sparse import csr_array
 
 from harness.errors import UserError
 from harness.repro import available_cores
+from harness.threads import Threads
 
 _BLOCK_ROWS = 8192
 _MOST_THREADS = 4
@@ -117,7 +117,7 @@ def by_blocks(rows: int, work: Callable[[slice], Result]) -> list[Result]:
     threads = min(available_cores(), _MOST_THREADS, len(blocks))
     if threads == 1:
         return [work(block) for block in blocks]
-    with ThreadPoolExecutor(threads) as pool:
+    with Threads(threads) as pool:
         return list(pool.map(work, blocks))
 
 

@@ -13,7 +13,7 @@ from harness.bench import Cell, Request
 from harness.record import RunRecord, runs_folder
 from harness.run import run
 from tests.commands import call
-from tests.training_runs import DATASET
+from tests.training_runs import DATASET, limit_lifetime
 
 TINY = ["--datasets", DATASET, "--encoder", "tiny", "--track", "none"]
 FIELDS = {
@@ -83,6 +83,7 @@ class Forked:
                 os.dup2(stderr.fileno(), 2)
                 sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
                 os.environ.update(env)
+                limit_lifetime()
                 code = call(*words[words.index("run") :])
                 sys.stdout.flush()
             finally:

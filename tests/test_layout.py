@@ -19,7 +19,19 @@ MAY_BE_HEAVY = {
     "harness.train",
     "methods",
 }
-LEAVES = {"errors", "files", "printable", "registry", "progress", "yaml", "metrics", "hits", "repro", "allocator"}
+LEAVES = {
+    "errors",
+    "files",
+    "printable",
+    "registry",
+    "progress",
+    "yaml",
+    "metrics",
+    "hits",
+    "repro",
+    "allocator",
+    "threads",
+}
 
 
 def module_of(path: Path) -> str:

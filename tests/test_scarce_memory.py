@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from harness import metrics
+from harness import metrics, threads
 from harness.arrays import save_array
 from harness.batching.pool import LabelPicker
 from harness.data.ragged import Ragged
@@ -21,6 +23,7 @@ from harness.repro import stream
 from harness.run import run
 from harness.train import checkpoint, tensorfile
 from harness.train.mining import MinedBatches
+from harness.train.tensorfile import write_tensors
 from tests.interrupted_runs import assert_same, finished, taken_up
 from tests.scarce_memory import MIB, hoard, memory_cap
 from tests.training_runs import config, in_child, only_run
@@ -100,6 +103,35 @@ def test_a_training_without_memory_keeps_its_last_checkpoint(
     assert_same(taken_up(workspace, **SETTINGS), whole)
     account.did(f"all memory taken away during {during} (RLIMIT_AS)")
     account.saw(f"'{said.strip().splitlines()[-1][:50]}'; {kept[-1]} stayed; resumed, model equal bit for bit")
+
+
+@pytest.mark.parametrize("left", [10, 40, 90])
+def test_a_file_of_tensors_without_memory_for_a_thread_fails_instead_of_waiting(left: int, tmp_path: Path) -> None:
+    """With some KiB left a thread is started on the stack of one that has ended, and dies before it has begun."""
+    tensors = {str(number): torch.randn(30, 16) for number in range(20)}
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+
+    def work() -> None:
+        signal.alarm(30)
+        with memory_cap(0):
+            kept = hoard()
+            del kept[-left:]
+            try:
+                write_tensors(tmp_path / "file", tensors)
+            finally:
+                kept.clear()
+
+    code = in_child(work, tmp_path / "said")
+    said = (tmp_path / "said").read_text()
+    assert code == 1, said
+    assert "MemoryError" in said.splitlines()[-1]
+
+
+def test_every_pool_of_threads_asks_for_memory_first() -> None:
+    sources = Path(threads.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "ThreadPoolExecutor" in path.read_text()] == ["threads.py"]
 
 
 ROWS, LABELS = 3_000, 1_305_265

@@ -96,9 +96,13 @@ def stopped_after_an_epoch(folder: Path, but: Container[int]) -> tuple[int, Path
     """A worker that was stopped in a trial, the folder of its run, and how many epochs its checkpoint knows."""
     while True:
         pid, run = stopped_in_training(folder, but)
-        newest = max(run.glob("checkpoints/step-*/state.json"), default=None)
-        if newest is not None and (epochs := read_json(newest)["epoch"]):
-            return pid, run, epochs
+        try:
+            newest = max(run.glob("checkpoints/step-*/state.json"), default=None)
+            if newest is not None and (epochs := read_json(newest)["epoch"]):
+                return pid, run, epochs
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)  # a sweep waits for a worker that is stopped
+            raise
         os.kill(pid, signal.SIGCONT)  # what it has saved is from the midst of its first epoch
         time.sleep(0.01)
 

@@ -22,6 +22,7 @@ from harness.sweep.samplers import make_pruner, make_sampler
 from harness.sweep.space import suggest
 from harness.sweep.storage import open_study, storage_address
 from tests.sweeps import begun, by_slot, drawn, planned, states
+from tests.training_runs import limit_lifetime
 from tests.trust.accounts import Account
 
 
@@ -43,6 +44,7 @@ def in_processes(count: int, work: Callable[[int], None]) -> None:
         if child == 0:
             code = 1
             try:
+                limit_lifetime()
                 work(number)
                 code = 0
             except BaseException:

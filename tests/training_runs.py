@@ -1,6 +1,8 @@
 """Small trainings for tests: generated data, an encoder of a few thousand weights, seconds in all."""
 
+import faulthandler
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -56,6 +58,15 @@ def exit_code(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def limit_lifetime(seconds: int = 150) -> None:
+    """Lets this forked process end in time, with the stacks of its threads on standard error.
+
+    It has none of the other threads of the process it comes from, but the locks that they held: it may wait for ever.
+    """
+    faulthandler.register(signal.SIGALRM, file=2, chain=True)
+    signal.alarm(seconds)
+
+
 def begin_child(work: Callable[[], object], said: Path) -> int:
     """Begins the work in a forked process and returns its pid, for whoever wants to do something to it meanwhile.
 
@@ -69,6 +80,7 @@ def begin_child(work: Callable[[], object], said: Path) -> int:
             os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 2)
             sys.stderr = os.fdopen(2, "w", buffering=1)
             torch.set_num_threads(1)
+            limit_lifetime()
             work()
             code = 0
         except BaseException:

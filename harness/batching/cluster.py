@@ -11,7 +11,6 @@ floor(k N / C) to floor((k + 1) N / C) of the final order; every level cuts at s
 
 import operator
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from harness.errors import UserError
 from harness.index.vectors import as_tensor, full_precision, plain_arithmetic
 from harness.progress import progress as show_progress
 from harness.repro import stream
+from harness.threads import Threads
 
 # vector elements that are split together: on a CPU they stay in its cache over all iterations
 _BLOCK_ELEMENTS = {"cpu": 1 << 20}
@@ -142,7 +142,7 @@ def _workers(device: torch.device) -> Iterator[_SideBySide]:
             pass
 
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with Threads(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield run
     finally:  # once these threads have ended: the latest setting is also that of all threads that start afterwards
         torch.set_num_threads(threads)

@@ -10,7 +10,6 @@ asks for the same tokens shares one memory-mapped file, whatever the dataset or 
 import hashlib
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,6 +24,7 @@ from harness.data.ragged import Ragged, RaggedWriter, Texts
 from harness.errors import DataError, UserError
 from harness.files import build_once, home, read_json, sha256_file, sha256_json
 from harness.progress import progress
+from harness.threads import Threads
 
 if TYPE_CHECKING:
     import tokenizers
@@ -194,7 +194,7 @@ def _write(texts: Texts, tokenizer: Tokenizer, max_len: int, writer: RaggedWrite
     bounds = list(_chunk_bounds(texts.offsets))
     with (
         _library_threads(),
-        ThreadPoolExecutor(max_workers=1) as tokenising,
+        Threads(max_workers=1) as tokenising,
         progress(description, total=len(texts), unit="texts") as advance,
     ):
         waiting = None

@@ -12,7 +12,6 @@ key = order-preserving int32 of the score * 2^32 + (2^32 - 1 - id).
 
 import math
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -27,6 +26,7 @@ from harness.errors import UserError
 from harness.index.task import Pending, Task
 from harness.index.vectors import plain_arithmetic
 from harness.progress import Advance
+from harness.threads import Threads
 
 _LOW = 0xFFFFFFFF
 _LARGEST = float(np.finfo(np.float32).max)
@@ -87,7 +87,7 @@ def rank(task: Task, propose: Proposer, advance: Advance) -> tuple[NDArray[np.in
     else:
         # Threads that each search their own queries never wait for each other, as the threads inside an operation do.
         threads = torch.get_num_threads()
-        with ThreadPoolExecutor(task.workers) as pool:
+        with Threads(task.workers) as pool:
             try:
                 running = [pool.submit(share, threads // task.workers) for _ in range(task.workers)]
                 for future in running:

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
@@ -31,6 +30,7 @@ from harness.index import TopK
 from harness.index.sparse import top_entries
 from harness.progress import progress
 from harness.repro import available_cores
+from harness.threads import Threads
 
 _CHUNK_ROWS = 4096
 _SPARE = 8
@@ -84,7 +84,7 @@ class Forest:
         pairs are masked in what the trees find, as is usual for such models.
         """
         found = [(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))]
-        with progress("rank", features.shape[0], "queries") as advance, ThreadPoolExecutor(self._threads) as pool:
+        with progress("rank", features.shape[0], "queries") as advance, Threads(self._threads) as pool:
             for start in range(0, features.shape[0], _CHUNK_ROWS):
                 block = features[start : start + _CHUNK_ROWS]
                 banned = None if exclude is None else exclude[start : start + _CHUNK_ROWS]
@@ -101,7 +101,7 @@ class Forest:
         wanted: int,
         exclude: csr_array | None,
         beam: int,
-        pool: ThreadPoolExecutor,
+        pool: Threads,
     ) -> csr_array:
         """Scores [n, L] of the labels that the library finds for queries [n, F]; `wanted` beyond the excluded ones."""
         more = np.zeros(features.shape[0], np.int64) if exclude is None else np.diff(exclude.indptr)

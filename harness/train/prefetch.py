@@ -5,13 +5,13 @@ when. Only the next one is made ahead, and the iterator ends with its epoch: no 
 """
 
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.threads import Threads
 from harness.train import Batch, Stage
 from harness.train.timing import Timer
 
@@ -44,7 +44,7 @@ def made_ahead(make: Callable[[Item], Made], items: Sequence[Item]) -> Generator
 
     What a call raises is raised where its result is asked for.
     """
-    with ThreadPoolExecutor(1, "batches") as maker:
+    with Threads(1, "batches") as maker:
         ahead = [maker.submit(make, item) for item in items[:1]]
         for item in items[1:]:
             made = ahead.pop().result()

@@ -10,7 +10,7 @@ the caller writes. The memory of the copy is kept for the next one: taking it an
 
 import math
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from threading import Event
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +22,7 @@ from torch import Tensor
 from harness.config import Background
 from harness.errors import Pruned, Terminated, out_of_memory
 from harness.plan.sizes import GIB, host_memory
+from harness.threads import Threads
 from harness.train.checkpoint import Checkpoints
 
 SHARE_OF_FREE = 4
@@ -40,7 +41,7 @@ class Saver:
             log: Takes one event with its facts, for a copy that did not fit.
         """
         self._checkpoints, self._background, self._log = checkpoints, background, log
-        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writer = Threads(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._buffers: dict[str, Tensor] = {}
         self._abandoned = Event()

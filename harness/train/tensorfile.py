@@ -11,7 +11,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import DataError
+from harness.threads import Threads
 
 _DTYPES = {
     torch.float64: "F64",
@@ -48,7 +48,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], go_on: Callable[[], No
     """
     # wide elements first: then every tensor starts at a multiple of its element size, as readers that map the file want
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    with path.open("wb") as file, ThreadPoolExecutor(1, "sha256") as side:
+    with path.open("wb") as file, Threads(1, "sha256") as side:
         stream = _Hashed(file, side, go_on)
         stream.write(_header(names, tensors))
         for name in names:
@@ -83,7 +83,7 @@ def _header(names: list[str], tensors: dict[str, Tensor]) -> bytes:
 class _Hashed:
     """A file whose bytes are hashed while they are written."""
 
-    def __init__(self, file: BinaryIO, side: ThreadPoolExecutor, go_on: Callable[[], None]) -> None:
+    def __init__(self, file: BinaryIO, side: Threads, go_on: Callable[[], None]) -> None:
         self._file, self._side, self._go_on = file, side, go_on
         self.digest = hashlib.sha256()
 
