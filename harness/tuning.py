@@ -220,6 +220,7 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
         f"caption: {format_flow(tuning.caption)}",
         f"metrics: {format_flow(tuning.metrics)}",
         f"seeds: {format_flow(tuning.seeds)}",
+        *([f"like: {format_flow(tuning.like)}"] if tuning.like else []),
         "unsaid: []",
         "rows:",
     ]

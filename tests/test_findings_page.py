@@ -32,7 +32,8 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Findings]
     ]
     facts = {"source": "a", "caption": "b", "metrics": [], "unsaid": [], "rows": rows}
     for name, seeds in (("mine", {DATASET: [0, 1, 2], "lf-debian": [0]}), ("large", {DATASET: [0, 1]})):
-        (tmp_path / f"{name}.yaml").write_text(json.dumps({**facts, "table": name, "seeds": seeds}))
+        own = {"table": name, "seeds": seeds, "like": {DATASET: "another", "lf-debian": DATASET}}
+        (tmp_path / f"{name}.yaml").write_text(json.dumps({**facts, **own}))
     (tmp_path / "runs").mkdir()
     monkeypatch.setattr(published, "TUNED_FOLDER", tmp_path)
     for module in (claims, page, standings):
@@ -60,9 +61,15 @@ def test_what_the_matrix_lacks_is_told(found: Findings) -> None:
     assert fewer.missing == [words, "lf-debian"]
 
 
+def test_where_nothing_was_searched_is_told_of_what_was_run(found: Findings) -> None:
+    told = str(findings_page(found))
+    assert f"Nothing was searched on {DATASET}, which has the settings of another." in told
+    assert "searched on lf-debian" not in told
+
+
 def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
     table = matrix_table(found.compared)
-    assert table.columns == ("method", f"{DATASET} P@1", f"{DATASET} PSP@5")
+    assert table.columns == ("method", f"{DATASET} P@1", "PSP@5")
     assert [row[0].text for row in table.rows] == ["unidec", "other"]
     assert [row[1].best for row in table.rows] == [True, False]
     assert all("(2 of 3 seeds)" in row[1].text and row[2].text == "" for row in table.rows)
@@ -70,7 +77,7 @@ def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyP
     assert f"\nOne cell again: `python -m harness run --published mine/unidec/{DATASET}" in str(findings_page(found))
     with_transformer(monkeypatch)
     table = matrix_table(found.compared)
-    assert table.columns[3:] == ("large P@1", "large PSP@5")
+    assert table.columns[3:] == ("large P@1", "PSP@5")
     assert "seeds" in table.rows[0][1].text
     assert "seeds" not in table.rows[0][3].text
     assert f"\nlarge, on {DATASET}: b One cell again: " in str(findings_page(found))

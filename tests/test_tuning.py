@@ -169,6 +169,7 @@ def test_a_dataset_may_take_the_settings_of_another(demo: Tuning, tmp_path: Path
     assert [dataset for dataset, _ in both.searches()] == [DATASET]
     file = tmp_path / "tuned" / "demo.yaml"
     file.write_text(str(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)})))
+    assert read_table(file).like == {"lf-pydocs": DATASET}
     rows = {row.row: row for row in read_table(file).rows}
     here, there = rows[f"unidec/{DATASET}"], rows["unidec/lf-pydocs"]
     assert here.settings == there.settings

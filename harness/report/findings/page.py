@@ -104,7 +104,7 @@ def _told(finding: Finding, dataset: str) -> str:
     for one in finding.outcomes:
         if one.dataset == dataset:
             first, second = one.values
-            told = f"{first / second:.2f} of the other's" if one.measure in TIMES.values() else f"{first - second:+.2f}"
+            told = f"{first / second:.2f} times" if one.measure in TIMES.values() else f"{first - second:+.2f}"
             found.setdefault(one.measure, []).append(told + _MARKS[one.sign])
     return "; ".join(f"{measure} {', '.join(told)}" for measure, told in found.items())
 
@@ -146,6 +146,7 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     digests = {grid.dataset: digest_of(grid) for grid in findings.matrix}
     studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
     moved = sorted({one.dataset for one in studies if one.digest != digests[one.dataset]})
+    like = [(name, of) for name, of in findings.matrix[0].table.like.items() if name in digests]
     trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     datasets = markdown_text(", ".join(digests))
@@ -153,6 +154,7 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     more = (
         f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
         f"On {', '.join(moved)} the searches saw an earlier version of the data." if moved else "",
+        *(f"Nothing was searched on {name}, which has the settings of {found_on}." for name, found_on in like),
         f"Not run yet: {'; '.join(findings.missing)}." if findings.missing else "",
     )
     sentences = "".join(f"{markdown_text(sentence)}\n" for sentence in more if sentence)

@@ -114,7 +114,10 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
     absent = "" if all(main in lines[stem] for stem in stems) else ", rows that were not run there last"
     caption = f"Percent on test rows, mean over seeds, best and second marked; in the order of P@1 on {main}{absent}."
     large = [grid for grid in compared if grid.table.table == TRANSFORMER]
-    names = (f"{TRANSFORMER if large == [grid] else _title(grid)} {metric}" for grid, metric in columns)
+    names = (
+        metric if metric != JUDGED[0] else f"{TRANSFORMER if large == [grid] else _title(grid)} {metric}"
+        for grid, metric in columns
+    )
     return Table("Every method", ("method", *names), tuple(map(tuple, cells.values())), caption, words=1)
 
 
