@@ -16,6 +16,7 @@ from typing import Self
 import psutil
 
 from harness.files import home
+from harness.threads import begin
 
 GIB = 2**30
 _FIRST_INTERVAL_SECONDS = 0.1
@@ -42,7 +43,7 @@ class SystemMetrics:
 
     def __enter__(self) -> Self:
         if self._thread is not None:
-            self._thread.start()
+            begin(self._thread)
         return self
 
     def __exit__(

@@ -16,12 +16,13 @@ from typing import Any
 
 from harness.files import write_json
 from harness.repro import peak_memory_gib
+from harness.threads import begin
 
 
 def main(argument: str) -> None:
     """Trains on the data file, and saves the model and what the training took."""
     job = json.loads(argument)
-    threading.Thread(target=end_with_parent, args=(job,), daemon=True).start()
+    begin(threading.Thread(target=end_with_parent, args=(job,), daemon=True))
     omikuji = import_module("omikuji")
     settings = omikuji.Model.default_hyper_param()
     for name, value in job["settings"].items():

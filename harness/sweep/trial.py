@@ -20,6 +20,7 @@ from harness.sweep.runs import left_behind, parent_facts, trial_runs
 from harness.sweep.samplers import make_pruner, make_sampler
 from harness.sweep.space import settings_of, suggest
 from harness.sweep.storage import StorageOutage, patiently
+from harness.threads import begin
 from harness.tracking import without_paths
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        begin(self._thread)
         return self
 
     def __exit__(

@@ -19,6 +19,7 @@ from harness.printable import printable_lines
 from harness.sweep import plan_from
 from harness.sweep.queue import claim
 from harness.sweep.storage import open_study, patiently
+from harness.threads import begin
 
 _INPUT = 0
 
@@ -28,7 +29,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminate)
     try:
         order = json.loads(sys.stdin.buffer.readline())
-        threading.Thread(target=_end_with_the_sweep, name="lifeline", daemon=True).start()
+        begin(threading.Thread(target=_end_with_the_sweep, name="lifeline", daemon=True))
         _work(order)
     except UserError as error:
         return _refuse(str(error).splitlines()[0])
