@@ -343,4 +343,4 @@ def test_a_claim_is_told_dataset_by_dataset() -> None:
     ]
     cost = replace(found[0], measure="training s", values=(50.0, 200.0))
     (row,) = summary([Finding(claim({}), (found[0], cost))]).rows
-    assert row[2].text == "P@1 -1.00†; training s 0.25 times†"
+    assert row[2].text == "P@1 -1.00†; training s 0.25 of it†"

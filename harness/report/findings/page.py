@@ -104,7 +104,7 @@ def _told(finding: Finding, dataset: str) -> str:
     for one in finding.outcomes:
         if one.dataset == dataset:
             first, second = one.values
-            told = f"{first / second:.2f} times" if one.measure in TIMES.values() else f"{first - second:+.2f}"
+            told = f"{first / second:.2f} of it" if one.measure in TIMES.values() else f"{first - second:+.2f}"
             found.setdefault(one.measure, []).append(told + _MARKS[one.sign])
     return "; ".join(f"{measure} {', '.join(told)}" for measure, told in found.items())
 
@@ -149,7 +149,8 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     like = [(name, of) for name, of in findings.matrix[0].table.like.items() if name in digests]
     trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
-    datasets = markdown_text(", ".join(digests))
+    seeds = {grid.dataset: len({one.config["seed"] for one in grid.records}) for grid in findings.matrix}
+    datasets = markdown_text(", ".join(f"{name} ({count} seed{'s' * (count > 1)})" for name, count in seeds.items()))
     encoders = markdown_text(" and ".join(sorted({str(one.config["encoder"]) for one in records}, reverse=True)))
     more = (
         f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
