@@ -1,5 +1,6 @@
 """Shared fixtures: a workspace of its own for every test, and a small prepared dataset."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tests.loopback import Site
+
+# a shell that starts the tests with `&` lets them, and all that they start, ignore Ctrl-C
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # a busy machine is not a failing test
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
