@@ -22,7 +22,7 @@ FLAGS = (
     # what a page asks of the outside is recorded below; what the browser itself asks must not get there either
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-PATIENCE = 15_000
+PATIENCE = 60_000
 """Milliseconds to wait for something to appear; on a busy machine much more than it takes."""
 
 

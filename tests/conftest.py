@@ -39,6 +39,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "workspace"
     monkeypatch.setenv("HARNESS_HOME", str(folder))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("harness.progress._QUIET_BELOW_SECONDS", 60.0)  # what is said depends on no clock
     for name in ("URI", "USERNAME", "PASSWORD", "TOKEN"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)

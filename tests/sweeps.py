@@ -112,11 +112,14 @@ def wait_for(happened: Callable[[], Any], seconds: float = 120.0) -> Any:
 def training_workers(folder: Path) -> dict[int, Path]:
     """Run folders of a study that a living process has saved a checkpoint in, by its pid."""
     found = {}
-    for checkpoint in folder.glob("runs/*/checkpoints/step-*"):
-        run = checkpoint.parents[1]
-        lock = run.with_name(f".{run.name}.lock")
-        if lock.exists() and not (run / "record.json").exists():
-            found[int(read_json(lock)["pid"])] = run
+    try:
+        for checkpoint in folder.glob("runs/*/checkpoints/step-*"):
+            run = checkpoint.parents[1]
+            lock = run.with_name(f".{run.name}.lock")
+            if lock.exists() and not (run / "record.json").exists():
+                found[int(read_json(lock)["pid"])] = run
+    except FileNotFoundError:
+        return {}  # a trial came to its end in this very moment
     return {pid: run for pid, run in found.items() if alive(pid)}
 
 
@@ -131,6 +134,7 @@ def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Pa
             if pid in but:
                 continue
             os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda: stands_still(pid))  # noqa: B023
             if not (run / "record.json").exists() and can_be_written(folder / "study.db"):
                 return pid, run
             os.kill(pid, signal.SIGCONT)  # its trial came to its end in this very moment
@@ -138,6 +142,15 @@ def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Pa
 
     found: tuple[int, Path] = wait_for(caught)
     return found
+
+
+def stands_still(pid: int) -> bool:
+    """Whether no thread of a process runs, or waits for the disk and would still do what it waits for."""
+    try:
+        tasks = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return not alive(pid)
+    return all(task.rpartition(")")[2].split()[0] in "TZX" for task in tasks)
 
 
 def can_be_written(database: Path) -> bool:

@@ -10,10 +10,10 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +24,7 @@ from harness.files import read_json
 from harness.record import read_record
 from tests.bench_cells import TINY, Forked, answer, cut_off, finished, request, statuses
 from tests.commands import call
+from tests.tracked_runs import eventually
 from tests.training_runs import DATASET, in_child
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,12 +97,10 @@ def test_a_run_that_cannot_be_taken_up_is_begun_anew(
 
 
 def when(happened: Callable[[], object], act: Callable[[], object]) -> threading.Thread:
-    """Does something as soon as something has happened."""
+    """Does something as soon as something has happened; nothing if it does not happen."""
 
     def watch() -> None:
-        deadline = time.monotonic() + 60
-        while not happened() and time.monotonic() < deadline:
-            time.sleep(0.002)
+        eventually(happened, pause=0.002)
         act()
 
     thread = threading.Thread(target=watch)
@@ -163,7 +162,8 @@ def test_a_process_whose_bench_was_killed_goes_on_and_is_left_alone(
 os.kill(os.getppid(), signal.SIGKILL)
 pathlib.Path({str(orphaned)!r}).write_text("yes")
 while not go.exists(): time.sleep(0.01)
-shutil.copytree({str(workspace / "kept")!r}, {str(folder)!r})
+shutil.copytree({str(workspace / "kept")!r}, {str(folder.with_name(".half"))!r})
+os.rename({str(folder.with_name(".half"))!r}, {str(folder)!r})
 """
     stand_in(zeroshot=orphan)
     matrix = ["--methods", "zeroshot", *TINY]
@@ -180,12 +180,44 @@ shutil.copytree({str(workspace / "kept")!r}, {str(folder)!r})
     assert (rows[0]["run_id"], rows[0]["attempt"]) == (record.run_id, None)
 
 
+def stop_when_saved(runs: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Lets processes that start from now on stop themselves once there is a checkpoint."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"""
+import os, pathlib, signal, threading, time
+
+def watch():
+    while not any(pathlib.Path({str(runs)!r}).glob("*/checkpoints/step-*")):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+threading.Thread(target=watch, daemon=True).start()
+""")
+    patch.setenv("PYTHONPATH", str(folder))
+
+
+def hold_behind(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Lets trainings stand still behind a step until they are told to stop."""
+    from harness.train.loop import Training
+
+    count = Training._count
+
+    def held(self: Training, *rest: Any) -> None:
+        count(self, *rest)
+        if self.position.step > step:
+            boundary = signal.getsignal(signal.SIGINT).__self__  # type: ignore[union-attr]
+            eventually(lambda: boundary.pending, pause=0.01)
+
+    patch.setattr(Training, "_count", held)
+
+
 def test_from_kill_and_ctrl_c_to_comparison(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """faults 1, 5, 6 and 70: what was cut off twice ends as if it never had been.
 
-    The first run is the real command, the others are forked, because each command imports torch for seconds.
+    The first run is the real command, the others are forked, because each command imports torch for seconds. They stand
+    still until the signal is there: a watcher that comes late would find them done.
     """
     settings = ["epochs=8", "batch_size=60", "lr_heads=1e-3", "checkpoint.min_seconds=0", "ks=[1, 5]"]
     given = [*(f"depsl:{setting}" for setting in settings[:3]), *settings[3:]]
@@ -194,24 +226,31 @@ def test_from_kill_and_ctrl_c_to_comparison(
     finished(plan(Request("depsl,zeroshot", DATASET, "0", "tiny", tuple(given)))[1])
 
     def steps() -> int:
-        return max((int(path.name[5:]) for path in runs.glob("*/checkpoints/step-*")), default=0)
+        try:
+            return max((int(path.name[5:]) for path in runs.glob("*/checkpoints/step-*")), default=0)
+        except FileNotFoundError:
+            return 0  # they are removed in this very moment
 
     def kill() -> None:
         (lock,) = runs.glob(".*-depsl-*.lock")
         os.kill(read_json(lock)["pid"], signal.SIGKILL)
 
-    watcher = when(steps, kill)
-    depsl, zeroshot = answer(*matrix, capsys=capsys, code=1)
-    watcher.join()
+    with monkeypatch.context() as patch:
+        stop_when_saved(runs, tmp_path / "first", patch)
+        watcher = when(steps, kill)
+        depsl, zeroshot = answer(*matrix, capsys=capsys, code=1)
+        watcher.join()
     assert (depsl["status"], zeroshot["status"]) == ("failed", "done")
     assert depsl["reason"].startswith("ended by SIGKILL")
     assert statuses(*matrix, capsys=capsys) == ["resumable", "done"]
 
     monkeypatch.setattr(processes, "subprocess", SimpleNamespace(Popen=Forked))
     saved = steps()
-    watcher = when(lambda: steps() > saved, lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert call("bench", *matrix) == 130
-    watcher.join()
+    with monkeypatch.context() as patch:
+        hold_behind(saved + 4, patch)  # an epoch has four steps, and a checkpoint
+        watcher = when(lambda: steps() > saved, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert call("bench", *matrix) == 130
+        watcher.join()
     shown = capsys.readouterr()
     assert "stopped by SIGINT; to go on, give the same command again" in shown.err
     assert f"depsl on {DATASET}, seed 0: resumed" in shown.err

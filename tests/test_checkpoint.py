@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ from harness.files import read_json, sha256_file, write_json, write_manifest
 from harness.train import checkpoint, tensorfile
 from harness.train.checkpoint import Checkpoints, load_model, save_model
 from harness.train.tensorfile import write_tensors
+from tests.tracked_runs import eventually
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16]
 DTYPES += [torch.int8, torch.uint8, torch.bool]
@@ -315,13 +317,15 @@ def test_killed_at_random_moments_the_latest_is_always_whole(tmp_path: Path) -> 
     """faults 1 and 2: SIGKILL of processes that do nothing but save; forked, because torch takes seconds to start."""
     checkpoints, before, leftovers = saved(tmp_path, 1), 1, 0
     moments = random.Random(0)
-    for _ in range(20):
+    for attempt in range(20):
         child = os.fork()
         if child == 0:
             try:
                 save_for_ever(tmp_path)
             finally:
                 os._exit(1)
+        if attempt % 5 == 0:  # on a slow disk none of the others may save anything
+            eventually(lambda: checkpoints.steps()[-1] > before, pause=0.001)  # noqa: B023
         time.sleep(moments.uniform(0.01, 0.1))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -333,6 +337,28 @@ def test_killed_at_random_moments_the_latest_is_always_whole(tmp_path: Path) -> 
         before = step
     assert before > 1
     assert leftovers > 0
+
+
+def test_killed_again_and_again_before_the_oldest_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk has room for one more than are kept, not for one more for every kill."""
+    checkpoints, most, write = Checkpoints(tmp_path, keep=2), [], checkpoint._write_folder
+
+    def dying(*_: Any) -> None:
+        most.append(len(checkpoints.steps()))
+        raise KeyboardInterrupt
+
+    def watched(*words: Any) -> None:
+        write(*words)
+        monkeypatch.setattr(checkpoint, "_remove", dying)
+
+    monkeypatch.setattr(checkpoint, "_write_folder", watched)
+    remove = checkpoint._remove
+    for step in (1, 2, 3, 4, 5):
+        monkeypatch.setattr(checkpoint, "_remove", remove)
+        with suppress(KeyboardInterrupt):
+            checkpoints.save(step, state(step), values(step))
+    assert most == [3, 3, 3]
+    assert latest_step(checkpoints) == 5
 
 
 def test_a_model_comes_back_with_its_facts(tmp_path: Path) -> None:

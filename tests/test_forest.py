@@ -15,6 +15,7 @@ from harness.errors import Terminated, UserError
 from harness.model import forest as module
 from harness.model.forest import Forest, train_forest, write_data
 from harness.model.forest_process import end_with_parent
+from tests.tracked_runs import eventually
 from tests.training_runs import in_child
 
 
@@ -93,8 +94,7 @@ def test_an_interrupted_training_leaves_no_process(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "training_command", lambda job: [sys.executable, str(script)])
 
     def terminate_when_started() -> None:
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            time.sleep(0.01)
+        eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         os.kill(os.getpid(), signal.SIGTERM)
 
     def raise_terminated(number: int, frame: object) -> None:

@@ -50,28 +50,28 @@ LEARNING = sorted(set(CONTRACT) - {"zeroshot"})
 IN_STEPS = sorted(set(LEARNING) - {"parabel", "tfidf-knn"})
 SAVING = {"min_seconds": 0.0, "every_steps": 1}
 GOLDEN = {
-    "ance": (7.15295, 0.06680),
-    "depsl": (12.07121, 0.34415),
-    "depsl-v1": (9.77680, 2.04945),
-    "dexml": (8.40243, 0.07198),
-    "dexml-hnm": (7.80509, 0.06979),
-    "dexml-inbatch": (7.80509, 0.06580),
-    "dexml-topk": (8.44133, 0.00344),
-    "dpr": (7.14496, 0.03592),
-    "ngame": (0.05517, 0.01825),
-    "renee": (0.06694, 18.18219),
-    "unidec": (12.09110, 0.41435),
-    "unidec-thesis": (9.57428, 1.13169),
-    "unidec-v1": (8.92379, 2.05249),
+    "ance": (7.17844, 0.0741263),
+    "depsl": (11.9238, 0.385892),
+    "depsl-v1": (9.53633, 2.27852),
+    "dexml": (8.41666, 0.0734225),
+    "dexml-hnm": (7.82299, 0.0751773),
+    "dexml-inbatch": (7.82299, 0.071913),
+    "dexml-topk": (8.45899, 0.00416416),
+    "dpr": (7.17115, 0.0364201),
+    "ngame": (0.055276, 0.0192546),
+    "renee": (0.0669472, 19.0943),
+    "unidec": (12.1195, 0.458613),
+    "unidec-thesis": (9.39345, 1.26035),
+    "unidec-v1": (8.7585, 2.09634),
 }
-"""Loss of the first and of the last epoch."""
+"""Loss of the first and of the last epoch; the same within 1e-4 with five sets of vector instructions."""
 NOT_BIT_FOR_BIT = {"parabel"}
 """Trained by a library that takes no seed."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _masks() -> Iterator[None]:
-    """Masks as torch draws them, because `GOLDEN` is from before we drew our own."""
+    """Masks as torch draws them, the same in every version of the harness, for `GOLDEN`."""
     with pytest.MonkeyPatch.context() as patch:
         with_torch_masks(patch)
         yield
@@ -93,7 +93,9 @@ def finished() -> dict[str, tuple[RunRecord, Path]]:
 
 
 def config(planted: Path, method: str, **values: Any) -> RunConfig:
-    encoder = {"encoder": "static", "encoder_options": {"teacher": str(planted / "teacher"), "dim": 32}}
+    # of the teacher's 32 components layer normalisation leaves 31: the last would be rounding errors, which training
+    # makes large, and which are others on every processor
+    encoder = {"encoder": "static", "encoder_options": {"teacher": str(planted / "teacher"), "dim": 31}}
     common = {**encoder, "search": {"k": 20}, "checkpoint": {"min_seconds": 0.0, "every_steps": 7}}
     layers = [Layer("contract", {**common, **CONTRACT[method]}), Layer("test", values)]
     return resolve_config(method, f"{planted / 'data'}/", layers)[0]

@@ -303,7 +303,7 @@ def ask_the_hub(tmp_path: Path, **environment: str) -> tuple[str, float]:
 def test_cold_cache_offline_fails_fast_and_says_what_to_do(tmp_path, account):
     """fault 36: HF_HUB_OFFLINE=1 with a cold cache."""
     message, seconds = ask_the_hub(tmp_path, HF_HUB_OFFLINE="1")
-    assert seconds < 5
+    assert seconds < 30  # less than one of them on a machine that is not busy
     for part in ("HF_HUB_OFFLINE", "config.json", "model.safetensors", "tokenizer.json"):
         assert part in message
     assert str(tmp_path / "home" / "models" / "distilbert") in message

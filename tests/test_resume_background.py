@@ -15,6 +15,9 @@ from harness.run import run
 from tests.interrupted_runs import assert_same, finished, kill_at_step, taken_up
 from tests.training_runs import config, in_child, only_run
 
+EVERY = 3
+"""Steps from one checkpoint to the next."""
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, bytes]:
@@ -23,29 +26,31 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, bytes]:
 
 
 def kill_beside_training(name: str, call: int) -> None:
-    """A training that is killed inside a function that writes checkpoints, one step after that call was begun."""
+    """A training that is killed inside a function that writes its third checkpoint, once it has gone on beside that.
+
+    By one step at least; at the fourth checkpoint it would wait for the third.
+    """
     from harness.train import checkpoint
     from harness.train.loop import Training
 
-    original, count, calls, steps = getattr(checkpoint, name), Training._count, [], []
+    original, count, calls, gone_on = getattr(checkpoint, name), Training._count, [], threading.Event()
 
     def dying(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == call:
             assert threading.current_thread() is not threading.main_thread()
-            begun = len(steps)
-            while len(steps) == begun:
-                time.sleep(0.001)
+            gone_on.wait()
             os.kill(os.getpid(), signal.SIGKILL)
         return original(*arguments, **options)
 
     def counted(self: Training, *arguments: Any) -> None:
         count(self, *arguments)
-        steps.append(1)
+        if self.position.step > 3 * EVERY:
+            gone_on.set()
 
     setattr(checkpoint, name, dying)
     Training._count = counted  # type: ignore[method-assign]
-    run(config(checkpoint={"min_seconds": 1000.0, "every_steps": 3, "background": "always"}), track="none")
+    run(config(checkpoint={"min_seconds": 1000.0, "every_steps": EVERY, "background": "always"}), track="none")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_a_signal_while_a_checkpoint_is_written_waits_for_it_and_for_its_own(
             return write(*arguments)
 
         checkpoint.write_tensors = slow
-        saving = {"min_seconds": 1000.0, "every_steps": 3, "background": "always"}
+        saving = {"min_seconds": 1000.0, "every_steps": EVERY, "background": "always"}
         kill_at_step(4, signal.SIGTERM, checkpoint=saving)
 
     assert in_child(signalled, tmp_path / "said") == 1
@@ -98,7 +103,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_leaves_the_checkpoint_before(
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(*arguments)
 
-    wanted = config(checkpoint={"every_steps": 3, "background": "always"})
+    wanted = config(checkpoint={"every_steps": EVERY, "background": "always"})
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_tensors", full)
         with pytest.raises(OSError, match="No space left on device"):

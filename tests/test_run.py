@@ -82,17 +82,22 @@ def test_micro_batch_size_and_backend_change_nothing(record: RunRecord, workspac
     others = [{"batch_tokens": 64}, {"search": {"backend": "faiss-flat"}}]
     others.append({"batch_tokens": 500, "search": {"backend": "faiss-flat"}})
     kept = [np.load(workspace / "runs" / record.run_id / f"{name}.npy") for name in ("ids", "scores")]
-    apart = 0.0
+    near = np.pad(np.abs(np.diff(kept[1], axis=1)) < 1e-6, ((0, 0), (1, 1)))  # to the one before, and the one behind
+    tied, apart, swapped = near[:, 1:] | near[:, :-1], 0.0, 0
     for changes in others:
         again = run(config(**changes), track="none")
         ids, scores = (np.load(workspace / "runs" / again.run_id / f"{name}.npy") for name in ("ids", "scores"))
         assert again.metrics == record.metrics
-        np.testing.assert_array_equal(ids, kept[0])
+        # an encoder's batches change the last bit of its vectors, so two that tie may change places; a backend, nothing
+        assert (ids == kept[0])[~tied if "batch_tokens" in changes else ...].all()
+        swapped = max(swapped, int((ids != kept[0]).sum()))
         apart = max(apart, float(np.abs(scores - kept[1]).max()))
     assert apart < 1e-6
+    assert swapped < 60
     usual = record.config["batch_tokens"]
     account.did(f"one evaluation with encoder batches of 64, 500 and {usual:,} tokens, and both exact searches")
-    account.saw(f"{kept[0].size:,} predictions and {len(record.metrics)} metrics equal; scores differ by {apart:.0e}")
+    equal = f"{kept[0].size:,} predictions and {len(record.metrics)} metrics equal, but for {swapped} that tie"
+    account.saw(f"{equal}; scores differ by {apart:.0e}")
 
 
 def test_without_filter_masked_pairs_come_back(record: RunRecord, workspace: Path) -> None:

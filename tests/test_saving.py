@@ -21,6 +21,7 @@ from harness.errors import Pruned, Terminated
 from harness.train import checkpoint, saving, tensorfile
 from harness.train.checkpoint import Checkpoints
 from harness.train.saving import Saver, all_finite
+from tests.tracked_runs import eventually
 
 
 def values(step: int) -> dict[str, Tensor]:
@@ -185,12 +186,13 @@ def test_who_stops_at_once_does_not_wait_for_a_long_write(
     """A second Ctrl-C: the write ends with the piece at hand and leaves nothing."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(3, {"step": 3}, values(3))
-    begun, update = threading.Event(), tensorfile._Hashed.write
+    begun, update, pieces = threading.Event(), tensorfile._Hashed.write, []
     monkeypatch.setattr(tensorfile, "_ELEMENTS_PER_PIECE", 1)
 
     def slow(self: tensorfile._Hashed, data: Any) -> int:
         begun.set()
-        time.sleep(0.05)  # ten seconds in all
+        pieces.append(1)
+        time.sleep(0.05)
         return update(self, data)
 
     monkeypatch.setattr(tensorfile._Hashed, "write", slow)
@@ -198,13 +200,12 @@ def test_who_stops_at_once_does_not_wait_for_a_long_write(
     def work() -> None:
         with Saver(checkpoints, "always", no_log) as saver:
             saver.save(4, {"step": 4}, values(4))
-            assert begun.wait(5)
+            assert begun.wait(60)
             raise error
 
-    started = time.perf_counter()
     with pytest.raises(error):
         work()
-    assert time.perf_counter() - started < 5
+    assert len(pieces) < 100  # of about two hundred
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
 
 
@@ -266,7 +267,7 @@ def test_killed_at_random_moments_the_latest_is_whole_and_of_one_moment(tmp_path
     """faults 1 and 2: SIGKILL while a write is under way and tensors move on."""
     checkpoints, before, leftovers, moments = Checkpoints(tmp_path), 1, 0, random.Random(0)
     checkpoints.save(1, {"step": 1}, values(1))
-    for _ in range(20):
+    for attempt in range(20):
         child = os.fork()
         if child == 0:
             try:
@@ -274,6 +275,8 @@ def test_killed_at_random_moments_the_latest_is_whole_and_of_one_moment(tmp_path
                 train_for_ever(tmp_path, checkpoints)
             finally:
                 os._exit(1)
+        if attempt % 5 == 0:  # on a slow disk none of the others may save anything
+            eventually(lambda: checkpoints.steps()[-1] > before, pause=0.001)  # noqa: B023
         time.sleep(moments.uniform(0.01, 0.08))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

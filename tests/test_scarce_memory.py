@@ -136,7 +136,9 @@ def test_a_file_of_tensors_without_memory_for_a_thread_fails_instead_of_waiting(
     code = in_child(work, tmp_path / "said")
     said = (tmp_path / "said").read_text()
     assert code == 1, said
-    assert "no memory to begin a thread" in said.splitlines()[-1]
+    # with some KiB anything before the thread may be what finds no memory; with a whole heap only the thread lacks it
+    assert "memory" in said.splitlines()[-1].lower(), said
+    assert left != "heap" or "no memory to begin a thread" in said.splitlines()[-1], said
 
 
 def test_every_thread_is_begun_with_memory() -> None:

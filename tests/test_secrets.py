@@ -151,8 +151,8 @@ def test_the_user_interface_listens_to_this_machine_alone(
         assert reached == []
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
-    psutil.wait_procs(family, timeout=10)
+        server.wait(60)
+    psutil.wait_procs(family, timeout=60)
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     account.did(
         f"a real `harness ui`: the listening sockets of its {len(family)} processes, and a call to every address"

@@ -196,14 +196,14 @@ def test_a_sweep_whose_trials_fail_alike_stops(
 ) -> None:
     workers("""
         fail(study, trial_id, f"the loss became nan at step {10 + slot}")
-        time.sleep(0.7)
+        time.sleep(0.7 if slot < 3 else 60)
     """)
-    assert call(*SWEEP, "--trials", "50") == 2
+    assert call(*SWEEP, "--trials", "12") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: all of the first ")
     assert "the loss became nan at step 10" in error
     study = open_study(planned())
-    assert states(study).count("WAITING") > 40
+    assert states(study).count("WAITING") > 6
     workers(WELL)
     assert call(*SWEEP, "--trials", "8") == 0  # the cause is gone; what failed before does not count again
     assert states(open_study(planned())).count("RUNNING") == 0
@@ -294,8 +294,8 @@ def test_trials_of_another_machine_are_waited_for(
     plan, study, _ = begun(trials=2)
     trial_id = claim(study, plan, "elsewhere:1:a")
     with sqlite3.connect(plan.folder / "study.db") as connection:
-        connection.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '+1 seconds')")
-    assert call(*SWEEP, "--trials", "2", "--heartbeat", "1", "--grace", "2") == 0
+        connection.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-17 seconds')")
+    assert call(*SWEEP, "--trials", "2", "--heartbeat", "1", "--grace", "20") == 0
     assert "trial 0 was lost; it waits again (attempt 2)" in capsys.readouterr().err
     assert study._storage.get_trial(trial_id or 0).state == TrialState.FAIL
     assert states(study) == ["FAIL", "COMPLETE", "COMPLETE"]

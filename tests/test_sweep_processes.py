@@ -1,5 +1,6 @@
 """Sweeps with real workers: killed, stopped, interrupted, and on several machines."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -29,7 +30,6 @@ from tests.sweeps import (
     planned,
     states,
     stopped_in_training,
-    training_workers,
     wait_for,
 )
 from tests.training_runs import begin_child, exit_code
@@ -40,6 +40,12 @@ from tests.trust.accounts import Account
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(Results, "draw", lambda results: [])  # takes seconds, and is looked at elsewhere
+
+
+def waiting_signals(pid: int) -> int:
+    """Signals that a process which is stopped will get when it goes on, as bits."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status["ShdPnd"], 16) | int(status["SigPnd"], 16)
 
 
 def in_background(work: Callable[[], object]) -> threading.Thread:
@@ -128,7 +134,8 @@ def test_a_worker_that_misses_its_heartbeat_lives_on(tmp_path: Path, account: Ac
         stopped, run = stopped_in_training(plan.folder)
         began = time.monotonic()
         assert stopped == child
-        assert repair(study, plan) == []  # its last sign of life is fresh
+        patient = dataclasses.replace(plan, timing=Timing(heartbeat=1, grace=60))
+        assert repair(open_study(patient), patient) == []  # its last sign of life is fresh
         time.sleep(2 * timing.grace)
         (given_away,) = repair(study, plan)
         silent = time.monotonic() - began
@@ -186,9 +193,13 @@ def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixtur
     others = set(psutil.Process().children(recursive=True))
 
     def interrupt() -> None:
-        wait_for(lambda: training_workers(folder))
+        worker, _ = stopped_in_training(folder)  # else it might be done before the signal is there
         family.update(psutil.Process().children(recursive=True))
         os.kill(os.getpid(), signal.SIGINT)
+        try:
+            wait_for(lambda: waiting_signals(worker))
+        finally:
+            os.kill(worker, signal.SIGCONT)
 
     thread = in_background(interrupt)
     assert call(*words) == 130

@@ -4,12 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from optuna.trial import Trial
 
 from harness.config import Layer
 from harness.run import resolve_config
 from harness.sweep import plan_from
-from harness.sweep.queue import claim, fail, repair
-from harness.sweep.space import parse_over, starts
+from harness.sweep.display import Lines
+from harness.sweep.queue import claim, fail, repair, slots
+from harness.sweep.space import parse_over, starts, suggest
 from methods.unidec import METHOD
 from tests.sweeps import begun, drawn
 
@@ -58,3 +60,17 @@ def test_a_first_trial_that_was_lost_is_repeated_as_it_was() -> None:
     assert slot.number == 0
     again = drawn(study_, plan, "another worker")
     assert study_._storage.get_trial(again).params == plan.starts[0] == {"lambda": 0.5, "beta": 3}
+
+
+def test_a_trial_is_told_once_its_whole_point_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    """Optuna stores a point value by value; a line in between would show half of it, and is not printed twice."""
+    plan, study_, _ = begun(trials=1)
+    number, lines = claim(study_, plan, "a worker"), Lines(plan)
+    assert number is not None
+    trial = Trial(study_, number)
+    for name, given in plan.space.items():
+        lines.show(slots(study_, 1), workers=1)
+        assert capsys.readouterr().err == ""
+        suggest(trial, {name: given})
+    lines.show(slots(study_, 1), workers=1)
+    assert capsys.readouterr().err == "[0/1] trial 0: running, lambda 0.5, beta 3\n"

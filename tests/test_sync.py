@@ -195,9 +195,9 @@ def test_many_finished_runs_are_looked_at_quickly(runs: Path, client: Any) -> No
         logged(runs / f"run{number}", [{"loss": 1.0}])
     folders = log_folders([], None)
     sync(client, folders)
-    began = time.perf_counter()
+    began = time.process_time()
     outcomes = sync(client, folders * 100)
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 5.0
     assert {outcome.result for outcome in outcomes} == {"complete"}
     assert len(outcomes) == 300
 

@@ -37,7 +37,7 @@ def started(folder: Path, seconds: float) -> "subprocess.Popen[str]":
         text=True,
     )
     assert process.stdout is not None
-    assert float(process.stdout.readline()) < 3.0  # milliseconds, on a machine that is not busy
+    assert float(process.stdout.readline()) < 30.0  # milliseconds, on a machine that is not busy
     return process
 
 

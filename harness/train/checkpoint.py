@@ -68,9 +68,9 @@ class Checkpoints:
             write_text(temporary / STATE, json.dumps(state, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
             return {TENSORS: write_tensors(temporary / TENSORS, tensors, go_on)}
 
+        self._thin_out()  # a writer that was killed here may have left one more than are kept, and so may the next
         _write_folder(self._path(step), fill, {"step": step})
-        for old in self.steps()[: -self.keep]:
-            _remove(self._path(old))
+        self._thin_out()
         return self._path(step)
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -103,6 +103,10 @@ class Checkpoints:
             _remove(self._path(step))
         with suppress(OSError):  # absent, or somebody keeps something there
             self.folder.rmdir()
+
+    def _thin_out(self) -> None:
+        for old in self.steps()[: -self.keep]:
+            _remove(self._path(old))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"

@@ -37,6 +37,8 @@ SILENT_SECONDS = 120.0
 """A process that is at one input for longer hangs where no signal reaches it, or was made to wait for something."""
 _SHOWN = 1 << 20
 """Bytes of the input at hand that survive the process."""
+_FEWEST = 20
+"""Inputs that are tried however short the time is."""
 _LONGEST = 1 << 18
 """Bytes of an input; everything that is read here is small."""
 
@@ -245,9 +247,10 @@ def _waited(child: int, shared: _Shared) -> str:
 def _mutate(target: "Target", draw: random.Random, seconds: float, tried: Callable[[bytes], None]) -> None:
     from tests.trust.mutations import mutated
 
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end, done = time.monotonic() + seconds, 0
+    while done < _FEWEST or time.monotonic() < end:
         tried(mutated(target.seeds, target.form, target.words, draw)[:_LONGEST])
+        done += 1
 
 
 def _guided(
