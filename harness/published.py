@@ -123,8 +123,6 @@ class PublishedTable(_Frozen):
     """What the paper left open about all rows."""
     seeds: dict[str, list[int]] = {}
     """Of a table of our own, by dataset: what `bench --table` runs unless it is given others."""
-    like: dict[str, str] = {}
-    """Of a table of our own, by dataset: the one whose settings it takes because nothing was searched on it."""
     rows: list[PublishedRow] = Field(min_length=1)
 
     @field_validator("metrics")

@@ -68,8 +68,6 @@ class Tuning(Settings):
     """Share of the train rows that trials are judged on."""
     seeds: dict[str, list[int]] = Field(min_length=1)
     """By dataset."""
-    like: dict[str, str] = Field(default={})
-    """Datasets that take the settings found on another one, which stands above them."""
     begins: dict[str, str] = Field(default={})
     """Datasets whose searches try, after the settings as they stand, what was found on another one above them."""
     rows: list[TuningRow] = Field(min_length=1)
@@ -86,13 +84,10 @@ class Tuning(Settings):
     @model_validator(mode="after")
     def _datasets_fit(self) -> "Tuning":
         datasets = list(self.seeds)
-        for key, pairs in (("like", self.like), ("begins", self.begins)):
-            for dataset, found_on in pairs.items():
-                above = datasets[: datasets.index(dataset)] if dataset in datasets else []
-                if found_on not in above or found_on in self.like:
-                    raise ValueError(f"{key}: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
-        if both := self.like.keys() & self.begins:
-            raise ValueError(f"{', '.join(sorted(both))}: `like` searches nothing that `begins` could begin")
+        for dataset, found_on in self.begins.items():
+            above = datasets[: datasets.index(dataset)] if dataset in datasets else []
+            if found_on not in above:
+                raise ValueError(f"begins: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
         for dataset, seeds in self.seeds.items():
             if self.budget(dataset) < 1:
                 raise ValueError(f"trials: {dataset} takes a number from 1")
@@ -127,15 +122,15 @@ class Tuning(Settings):
 
     def budget(self, dataset: str) -> int:
         """How many trials every row gets on a dataset; 0 if the file does not say."""
-        return self.trials if isinstance(self.trials, int) else self.trials.get(self.like.get(dataset, dataset), 0)
+        return self.trials if isinstance(self.trials, int) else self.trials.get(dataset, 0)
 
     def study(self, row: TuningRow, dataset: str) -> str:
         """The name of a row's study."""
-        return f"{self.table}-{row.shares or row.row}-{self.like.get(dataset, dataset)}"
+        return f"{self.table}-{row.shares or row.row}-{dataset}"
 
     def searches(self) -> Iterator[tuple[str, TuningRow]]:
         """Dataset and row of every study."""
-        return ((dataset, row) for dataset, row in self.cells() if row.over and dataset not in self.like)
+        return ((dataset, row) for dataset, row in self.cells() if row.over)
 
     def request(self, row: TuningRow, dataset: str, track: str, studies: Mapping[str, Study]) -> Request:
         """The sweep of a row; its trials look at the held-out rows once, after the last epoch, as a final run does.
@@ -220,7 +215,6 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
         f"caption: {format_flow(tuning.caption)}",
         f"metrics: {format_flow(tuning.metrics)}",
         f"seeds: {format_flow(tuning.seeds)}",
-        *([f"like: {format_flow(tuning.like)}"] if tuning.like else []),
         "unsaid: []",
         "rows:",
     ]
@@ -273,8 +267,7 @@ def _found(
         return None
     drawn = _rounded(best.params, _space(row))
     values = ", ".join(f"{name} {value:.2f}" for name, value in best.values.items())
-    where = f" on {study.dataset}" if study.dataset != dataset else ""
-    told = f"trial {best.number + 1} of {tuning.budget(dataset)}{where}; on held-out rows {values}"
+    told = f"trial {best.number + 1} of {tuning.budget(dataset)}; on held-out rows {values}"
     layers = (Layer("row", row.settings), Layer("drawn", settings_of(drawn, _space(row))))
     return merge(layers)[0], told
 
@@ -285,13 +278,12 @@ def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, St
     One of other ranges, objectives, held-out rows, another budget or another beginning is left over from an earlier
     version of the file; one whose trials shared other settings, from an earlier version of the method or of the card.
     """
-    study = studies.get(tuning.study(row, dataset))
-    searched_on, space = tuning.like.get(dataset, dataset), shown_space(to_json(_space(row)))
-    if study is None or not _begins_as_asked(study, tuning, row, searched_on, studies):
+    study, space = studies.get(tuning.study(row, dataset)), shown_space(to_json(_space(row)))
+    if study is None or not _begins_as_asked(study, tuning, row, dataset, studies):
         return None
-    if study.base is not None and changes(study.base, default_settings(row.method, searched_on, row.settings) or {}):
+    if study.base is not None and changes(study.base, default_settings(row.method, dataset, row.settings) or {}):
         return None
-    asked = (row.method, searched_on, tuning.objectives, space, tuning.held_out, tuning.budget(dataset))
+    asked = (row.method, dataset, tuning.objectives, space, tuning.held_out, tuning.budget(dataset))
     held_out = study.settings.get("validation")
     there = (study.method, study.dataset, study.objectives, study.space, held_out, len(study.trials))
     return study if asked == there else None

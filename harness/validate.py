@@ -12,6 +12,7 @@ from harness.errors import UserError, unknown_name
 from harness.method import METHOD_FOLDER, load_method, method_layer, methods
 from harness.plan.spec import check_plan
 from harness.report.findings import CLAIMS, read_claims
+from harness.report.findings.claims import NAMED, TRANSFORMER, Claims
 from harness.sweep.space import check_declared, parse_over
 from harness.tuning import read_tuning, tunings
 
@@ -55,13 +56,26 @@ def check_tuning(name: str) -> None:
             parse_over(row.over, row.method, method.params, [layer])
 
 
+def _check_told(file: str, written: Claims) -> None:
+    """What is told of a dataset must be of one there is, and what was run again must name a run of it."""
+    accounts = [name for name in written.accounts if name != TRANSFORMER]
+    for key, told in (("accounts", accounts), ("reruns", written.reruns)):
+        for dataset in told:
+            try:
+                resolve(dataset)
+            except UserError as error:
+                raise UserError(f"{file}: {key}: {error}") from None
+    for dataset, account in written.reruns.items():
+        if not NAMED.search(account):
+            raise UserError(f"{file}: reruns: {dataset} names no run, as {{run id}}, that was one of these")
+
+
 def check_claims(path: Path) -> None:
     """Claims must name tables and rows that exist; those of our own tables may still have to be searched."""
     own = {name: [row.row for row in read_tuning(name).rows] for name in tunings()}
     known = [*own, *published.table_paths()]
     written = read_claims(path)
-    for dataset in written.accounts:
-        resolve(dataset)
+    _check_told(path.name, written)
     for claim in written.claims:
         for test in claim.tests:
             if test.table not in known:

@@ -1,7 +1,9 @@
 """Rows of published tables as cells, and the table that comes of them."""
 
 import json
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from harness.bench.table import Planned, TablePlan, as_tables, plan_tables, told
 from harness.cli import benching
 from harness.published import published_table
 from harness.record import RunRecord
+from harness.report.grids import Change, grids
 from tests.bench_cells import finished
 from tests.commands import call
 from tests.training_runs import DATASET
@@ -253,3 +256,48 @@ def test_from_the_plan_to_the_table(workspace: Path, tables: Path, capsys: pytes
     assert "a row is its method with what the table varies" in shown[other:]
     assert shown.count("Other: cannot be run: it is not part of this harness") == 1
     assert "4 of 4 cells done" in shown
+
+
+@pytest.mark.parametrize("dataset", ["synthetic", DATASET])
+def test_the_command_of_a_table_runs_what_the_table_shows(
+    dataset: str, workspace: Path, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With settings that were changed for all methods, for one, for two in other ways; one method was not run."""
+    path = tables / "demo-3.yaml"
+    other, zero = row("other", "lf-amazon-131k", "", method="tfidf-knn"), row("zero", "lf-amazon-131k", "")
+    trained = row("trained", "lf-amazon-131k", "", method="dpr", view="de")
+    path.write_text(table("demo-3", *heads("lf-amazon-131k", 64), zero, trained, other))
+    given = (
+        "max_len=9",
+        "unidec:epochs=1",
+        "dpr:epochs=2",
+        "dpr:batch_size=60",
+        "unidec:batch_size=32",
+        "unidec:dim=16",
+    )
+    given += ("unidec:double_at=[1, 3]", "unidec:beta=null", "unidec:fill=false", "zeroshot:similarity=dot")
+    chosen = {"methods": "unidec,zeroshot,dpr", "encoder": "tiny", "settings": given, "seeds": "0,4"}
+    cells = planned("demo-3", dataset, **chosen).cells
+    records = [finished(cell)[0] for cell in cells]
+    (grid,) = grids(records, published_table("demo-3"), [records[0].dataset["name"]])
+    assert len(grid.records) == len(cells) == 8
+    command = shlex.split(grid.command)
+    assert command[:4] == ["python", "-m", "harness", "bench"]
+    assert call(*command[3:], "--track", "none", "--dry-run") == 0
+    assert "8 cells: 8 done\n" in capsys.readouterr().out
+    for place in (place for place, word in enumerate(command) if word == "--set"):
+        left = command[3:place] + command[place + 2 :]
+        assert call(*left, "--track", "none", "--dry-run") == 0
+        assert "8 done" not in capsys.readouterr().out, command[place + 1]
+
+
+def test_a_folder_that_nobody_else_has_is_in_no_command(tables: Path) -> None:
+    (grid,) = grids(
+        [finished(cell)[0] for cell in planned("demo-2", "synthetic", encoder="tiny").cells], published_table("demo-2")
+    )
+    assert "--datasets synthetic" in grid.command
+    (one, *_) = grid.records
+    for config in ({"dataset": "./mine"}, {"dataset": None}):
+        moved = one.model_copy(update={"config": one.config | config})
+        assert not replace(grid, lines=(replace(grid.lines[0], records=(moved,)),)).command
+    assert not replace(grid, base=(Change("encoder", "./mine"),)).command

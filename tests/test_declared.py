@@ -6,7 +6,7 @@ import pytest
 
 from harness.published import PublishedTable
 from harness.record import RunRecord
-from harness.report.grids import Grid, grids
+from harness.report.grids import Change, Grid, grids
 from harness.report.grids.defaults import default_settings
 from tests.setting_runs import nested
 
@@ -99,7 +99,7 @@ def test_all_rows_share_what_is_not_varied() -> None:
     runs = [record("a", encoder="minilm"), record("b", eta=0, encoder="minilm"), record("c")]
     grid = only(runs)
     assert found(grid) == {"FULL": ["a"], "EASY": ["b"], "FULL-DE": ["a"], "OTHER": []}
-    assert grid.base == ("encoder=minilm",)
+    assert grid.base == (Change("encoder", "minilm"),)
     assert found(only([*runs, record("d", eta=0)]))["EASY"] == ["d"]  # as many rows: the defaults win
 
 
@@ -108,8 +108,8 @@ def test_a_change_for_one_method_does_not_part_it_from_the_others() -> None:
     runs = [record("a", epochs=3), record("b", method="dpr")]
     grid = only(runs, both)
     assert found(grid) == {"UNIDEC": ["a"], "DPR": ["b"]}
-    assert grid.base == ("epochs=3 (unidec)",)
-    assert only([record("a", epochs=3), record("b", method="dpr", epochs=3)], both).base == ("epochs=3",)
+    assert grid.base == (Change("epochs", 3, ("unidec",)),)
+    assert only([record("a", epochs=3), record("b", method="dpr", epochs=3)], both).base == (Change("epochs", 3),)
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,16 @@ def test_a_sweep_without_anything_to_show_is_missing() -> None:
     assert isinstance(draw("sweep", studies=(study(dataset="another"),)), Missing)
 
 
+def test_a_sweep_of_two_trials_is_no_picture() -> None:
+    whole = study()
+    ended = [trial for trial in whole.trials if trial.state == "COMPLETE"]
+    assert len(ended) == 3
+    few = draw("sweep", studies=(study(trials=ended[:2]),))
+    assert isinstance(few, Missing)
+    assert few.why == f"no sweep on {DATASET} has 3 complete trials"
+    drawn("sweep", studies=(study(trials=ended),))
+
+
 def neighbours(labels: list[str]) -> dict[str, Neighbours]:
     others = [Neighbour(label=label, share=share) for label, share in zip(labels, (1.0, 0.5), strict=False)]
     examples = [Example(label=label, train_rows=9, neighbours=others) for label in labels]

@@ -34,6 +34,7 @@ from harness.validate import check_claims
 from tests.test_declared import DATASET, record
 from tests.test_gridding import kept
 
+ROOT = Path(__file__).parents[1]
 ROWS = 400
 
 
@@ -86,51 +87,11 @@ def test_the_more_tests_the_stricter(tmp_path: Path) -> None:
     assert among.sign == 0
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1.0, "holds"), (0.5, "does not hold")])
-def test_a_share_of_the_training_time(share: float, verdict: str, tmp_path: Path) -> None:
-    """Both were trained for two hours."""
-    (finding,) = Findings(evidence(tmp_path, 0.5, 0.5), [claim({"cheaper": share, "metrics": []})]).all
-    assert finding.verdict == verdict
-    assert finding.outcomes[0].values == (7200.0, 7200.0)
-
-
-@pytest.mark.parametrize(
-    ("device", "measure", "verdict"),
-    [
-        ("cpu", "training, CPU s", "holds"),
-        ("cuda", "training s", "does not hold"),
-        (None, "training s", "does not hold"),
-    ],
-)
-def test_on_a_processor_its_own_seconds_count(device: str | None, measure: str, verdict: str, tmp_path: Path) -> None:
-    """A clock also runs while other work has the machine; beside a GPU the processor only waits."""
-    found = evidence(tmp_path, 0.5, 0.5)
-    runs = tuple(
-        one.model_copy(
-            update={
-                "environment": one.environment | {"device": device},
-                "training": {
-                    "seconds": 7200.0,
-                    "processor_seconds": 100.0 if one.run_id.startswith("with-") else 900.0,
-                },
-            }
-        )
-        for one in found.records
-    )
-    half = [claim({"cheaper": 0.5, "metrics": []})]
-    (finding,) = Findings(replace(found, records=runs), half).all
-    assert (finding.verdict, finding.outcomes[0].measure) == (verdict, measure)
-    old = runs[0].model_copy(update={"training": {"seconds": 7200.0}})
-    (finding,) = Findings(replace(found, records=(old, *runs[1:])), half).all
-    assert finding.outcomes[0].measure == "training s", "a record of before has no processor seconds"
-
-
-@pytest.mark.parametrize("odd", ["abc", [], {}, float("nan"), 10**400, -5, True, None])
-def test_costs_that_are_no_numbers_are_not_compared(odd: Any, tmp_path: Path) -> None:
-    found = evidence(tmp_path, 0.5, 0.5)
-    runs = tuple(one.model_copy(update={"training": dict.fromkeys(claims.TIMES, odd)}) for one in found.records)
-    half = [claim({"cheaper": 0.5, "metrics": []})]
-    assert Findings(replace(found, records=runs), half).all[0].outcomes == ()
+def test_every_run_that_is_named_is_in_the_committed_report() -> None:
+    """One that is missing would take all that is told of its dataset along."""
+    named = [name for told in read_claims().reruns.values() for name in claims.NAMED.findall(told)]
+    assert named
+    assert [name for name in named if not (ROOT / "reports" / "runs" / f"{name}.json").is_file()] == []
 
 
 @pytest.mark.parametrize("missing", [{"ahead": "nobody"}, {"table": "nothing"}, {"datasets": ["lf-debian"]}])
@@ -207,6 +168,23 @@ def test_a_claim_that_nothing_can_decide_is_a_fault(change: dict[str, Any], mess
         check_claims(file)
     file.write_text(json.dumps({"claims": [{"claim": "It helps.", "source": "a", "tests": [usual]}]}))
     check_claims(file)
+
+
+@pytest.mark.parametrize("key", ["accounts", "reruns"])
+def test_what_is_told_of_no_dataset_is_a_fault(key: str, tmp_path: Path) -> None:
+    test = {"table": "thesis-2.5", "ahead": "unidec", "behind": "unidec-no-hard", "metrics": ["P@1"]}
+    file, claims = tmp_path / "claims.yaml", [{"claim": "It helps.", "source": "a", "tests": [test]}]
+    file.write_text(json.dumps({"claims": claims, key: {"lf-pydoks": "Because."}}))
+    with pytest.raises(UserError, match=f"claims.yaml: {key}: .*did you mean 'lf-pydocs'"):
+        check_claims(file)
+    file.write_text(json.dumps({"claims": claims, "accounts": {"minilm": "Few epochs."}}))
+    check_claims(file)
+    file.write_text(json.dumps({"claims": claims, "reruns": {"minilm": "Nobody would see it."}}))
+    with pytest.raises(UserError, match=r"reruns: .*minilm"):
+        check_claims(file)
+    file.write_text(json.dumps({"claims": claims, "reruns": {"lf-pydocs": "Of no run."}}))
+    with pytest.raises(UserError, match="reruns: lf-pydocs names no run"):
+        check_claims(file)
 
 
 def test_a_claim_that_was_written_wrong_is_told(tmp_path: Path) -> None:

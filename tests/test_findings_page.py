@@ -32,7 +32,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Findings]
     ]
     facts = {"source": "a", "caption": "b", "metrics": [], "unsaid": [], "rows": rows}
     for name, seeds in (("mine", {DATASET: [0, 1, 2], "lf-debian": [0]}), ("large", {DATASET: [0, 1]})):
-        own = {"table": name, "seeds": seeds, "like": {DATASET: "another", "lf-debian": DATASET}}
+        own = {"table": name, "seeds": seeds}
         (tmp_path / f"{name}.yaml").write_text(json.dumps({**facts, **own}))
     (tmp_path / "runs").mkdir()
     monkeypatch.setattr(published, "TUNED_FOLDER", tmp_path)
@@ -59,12 +59,6 @@ def test_what_the_matrix_lacks_is_told(found: Findings) -> None:
     fewer = again(found, records=found.evidence.records[:3])  # one seed less of the row without
     words = f"1 of 3 seeds of unidec and 2 of 3 seeds of other and never on {DATASET}"
     assert fewer.missing == [words, "lf-debian"]
-
-
-def test_where_nothing_was_searched_is_told_of_what_was_run(found: Findings) -> None:
-    told = str(findings_page(found))
-    assert f"Nothing was searched on {DATASET}, which has the settings of another." in told
-    assert "searched on lf-debian" not in told
 
 
 def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +101,38 @@ def test_what_is_above_unidec_is_told_on_both_pages(found: Findings, tmp_path: P
     (tmp_path / "worse").mkdir()
     behind = Findings(evidence(tmp_path / "worse", 0.4, 0.7), [])
     assert "### Where UniDEC is not first in P@1 or PSP@5" in str(standings_page(behind))
-    assert "stands at the end" in str(standings_page(behind))
+    assert "At the end: where UniDEC is not first" in str(standings_page(behind))
     behind.accounts = {}
     assert f"**{DATASET}.** Not looked into yet." in str(standings_page(behind))
     behind.accounts = {DATASET: "Because\n  of that."}
     assert f"**{DATASET}.** Because of that." in str(standings_page(behind))
     assert "UniDEC is first in P@1 nowhere; in PSP@5 nowhere. Where it is not, by how" in str(findings_page(behind))
     assert "Where it is not" not in str(findings_page(found))
+
+
+@pytest.mark.usefixtures("found")
+def test_what_is_above_unidec_with_a_transformer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "worse").mkdir()
+    with_transformer(monkeypatch)
+    behind = Findings(evidence(tmp_path / "worse", 0.4, 0.7), [])
+    behind.accounts = {DATASET: "Because of that.", "large": "Because of this."}
+    page = str(standings_page(behind))
+    assert f"| {DATASET}, large | P@1 | other |" in page
+    assert f"**{DATASET}.** Because of that.\n\n**{DATASET}, large.** Because of this.\n" in page
+
+
+def test_what_was_run_again_is_told_on_both_pages(found: Findings) -> None:
+    run = found.evidence.records[0]
+    for reruns in ({"lf-debian": "Never run."}, {DATASET: f"At first {{{run.run_id}}}, then {{nobody-has-this-run}}."}):
+        found.reruns = reruns
+        assert "run before" not in str(findings_page(found))
+        assert "run again" not in str(standings_page(found))
+        found = again(found)
+    found.reruns = {DATASET: f"A slip\n  in its card: {{{run.run_id}}}."}
+    assert " What had been run before, and with which result: [STANDINGS.md]" in str(findings_page(found))
+    told = f"A slip in its card: [P@1 {run.metrics['P@1']:.2f}](runs/{run.run_id}.json)."
+    assert f"### What was run again after a first result\n\n**{DATASET}.** {told}\n" in str(standings_page(found))
+    assert "At the end: what was run again.\n" in str(standings_page(found))
 
 
 @pytest.mark.parametrize(("digest", "told"), [("same", False), ("other", True)])

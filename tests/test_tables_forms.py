@@ -108,6 +108,17 @@ def test_rules_outside_the_rows_are_none() -> None:
     assert sizes == [2, 1]
 
 
+def test_a_command_is_code_where_people_read_it() -> None:
+    """As it is, to be copied: LaTeX sets quotes and hyphens its own way, and a spreadsheet has no place for it."""
+    table = a_table(command="run --set 'a_b=[1,  2]' && <x>")
+    assert as_markdown(table).endswith("\n```\nrun --set 'a_b=[1,  2]' && <x>\n```\n")
+    assert as_html(table).endswith(
+        '<p class="command"><code>run --set &#x27;a_b=[1,  2]&#x27; &amp;&amp; &lt;x&gt;</code></p>\n'
+    )
+    for form in ("tex", "csv"):
+        assert render([table], form) == render([a_table()], form)
+
+
 def test_markdown() -> None:
     lines = as_markdown(a_table(notes=("one", "1. two", "- three"))).splitlines()
     assert lines[2:7] == [

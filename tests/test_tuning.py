@@ -162,20 +162,6 @@ def test_a_search_of_an_earlier_version_of_the_method_or_the_card_is_none(demo: 
         assert "unidec" not in str(table_text(demo, {name: study(name, *values, base=now | {key: other})})), key
 
 
-def test_a_dataset_may_take_the_settings_of_another(demo: Tuning, tmp_path: Path) -> None:
-    like = FILE.replace(f"{DATASET}: [4, 5]", f"{DATASET}: [4, 5], lf-pydocs: [0]")
-    (tmp_path / "tuning" / "demo.yaml").write_text(f"{like}like: {{lf-pydocs: {DATASET}}}\n")
-    both, name = read_tuning("demo"), f"demo-unidec-{DATASET}"
-    assert [dataset for dataset, _ in both.searches()] == [DATASET]
-    file = tmp_path / "tuned" / "demo.yaml"
-    file.write_text(str(table_text(both, {name: study(name, (1.0, 2.0), (9.0, 5.0), None)})))
-    assert read_table(file).like == {"lf-pydocs": DATASET}
-    rows = {row.row: row for row in read_table(file).rows}
-    here, there = rows[f"unidec/{DATASET}"], rows["unidec/lf-pydocs"]
-    assert here.settings == there.settings
-    assert there.chosen == f"trial 2 of 3 on {DATASET}; on held-out rows P@1 9.00, P@5 5.00"
-
-
 def test_without_a_row_there_is_no_file(demo: Tuning, tmp_path: Path) -> None:
     searched = demo.model_copy(update={"rows": demo.rows[1:]})
     assert table_text(searched, {}) is None
@@ -247,7 +233,6 @@ def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureF
         (("objectives: [P@1", "objectives: [nonsense"), "unknown metric 'nonsense'"),
         (("[4, 5]", "[4, 4]"), "different whole numbers"),
         (("[4, 5]", "[]"), "different whole numbers"),
-        (("trials: 3", "like: {synthetic: lf-pydocs}\ntrials: 3"), "lf-pydocs before synthetic"),
         (("trials: 3", "begins: {synthetic: lf-pydocs}\ntrials: 3"), "begins: .* lf-pydocs before synthetic"),
         (("trials: 3", "begins: {lf-pydocs: synthetic}\ntrials: 3"), "begins: .* synthetic before lf-pydocs"),
         (("epochs: 2", "validation: {size: 0.5}"), "what is held out is the same"),
@@ -323,7 +308,7 @@ def test_a_sweep_begins_with_them(workers: Callable[[str], None]) -> None:  # no
         (("method: zeroshot,", "method: zeroshots,"), "zeroshots"),
         (("epochs: 2", "epoks: 2"), "epoks"),
         (("trials: 3", "trials: many"), "trials"),
-        (("trials: 3", "trials: 3\nlike: {nowhere: synthetic}"), "nowhere"),
+        (("trials: 3", "trials: 3\nbegins: {nowhere: synthetic}"), "nowhere"),
     ],
 )
 @pytest.mark.usefixtures("demo")

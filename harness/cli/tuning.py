@@ -101,7 +101,6 @@ def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[t
     found = [(dataset, row) for dataset, row in tuning.searches() if dataset in places and row.row in names]
     if not found:
         shared = [f"{row.row} has the search of {row.shares}" for row in tuning.rows if row.row in names and row.shares]
-        shared += [f"{name} has the settings of {tuning.like[name]}" for name in places if name in tuning.like]
         told = f" ({'; '.join(shared)})" if shared else ""
         raise UserError(f"no row is left that searches anything{told}; leave --datasets or --rows out")
     return found

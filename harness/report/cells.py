@@ -146,12 +146,14 @@ class Table:
     """Rows before which a rule is drawn."""
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
+    command: str = ""
+    """What runs its rows, where people read it: LaTeX and CSV leave it out."""
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(f"row {number} of {self.title!r} has {len(row)} cells for {len(self.columns)} columns")
-        for name in ("title", "caption"):
+        for name in ("title", "caption", "command"):
             object.__setattr__(self, name, printable(getattr(self, name)))
         for name in ("columns", "notes"):
             object.__setattr__(self, name, tuple(map(printable, getattr(self, name))))

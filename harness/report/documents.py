@@ -11,7 +11,7 @@ from harness.record import RunRecord
 from harness.report import Table, comparison, is_trial
 from harness.report.evidence import Evidence
 from harness.report.findings import Findings, details
-from harness.report.grids import grids
+from harness.report.grids import Grid, grids
 from harness.report.grids.defaults import changed_settings
 from harness.report.grids.drawn import grid_table
 from harness.report.statistics import statistics_table
@@ -86,7 +86,7 @@ def _document(findings: Findings, name: str, title: str, datasets: list[str] | N
         tables = comparison(chosen) if chosen else []
         return Document(name, title, tuple(replace(one, caption=f"{one.caption} {_DEFAULTS}") for one in tables), True)
     found = grids(evidence.records, published_tables()[name], datasets)
-    return Document(name, title, tuple(grid_table(grid, evidence) for grid in found), any(g.records for g in found))
+    return Document(name, title, tuple(_repeatable(grid, evidence) for grid in found), any(g.records for g in found))
 
 
 def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
@@ -114,4 +114,11 @@ def as_dict(table: Table) -> dict[str, Any]:
             signs = {"best": cell.best, "second": cell.second, "mark": cell.mark}
             row[column] = cell.text if cell.figure is None else {**asdict(cell.figure), **signs}
         rows.append(row)
-    return {"id": table.id, "title": table.title, "caption": table.caption, "notes": list(table.notes), "rows": rows}
+    said = {"caption": table.caption, "notes": list(table.notes), "command": table.command}
+    return {"id": table.id, "title": table.title, **said, "rows": rows}
+
+
+def _repeatable(grid: Grid, evidence: Evidence) -> Table:
+    """The table of a grid with the command that runs it; rows of ours have their own."""
+    command = "" if grid.own else grid.command
+    return replace(grid_table(grid, evidence), command=command)

@@ -183,6 +183,14 @@ def conditions(record: RunRecord) -> tuple[Any, ...]:
     return data.get("digest"), bool(data.get("filter")), constants, record.metric_version
 
 
+def machine_of(record: RunRecord) -> str:
+    """What a run was measured on: seconds of two machines do not compare."""
+    where = record.environment
+    named = f"{where.get('cpu') or 'unknown processor'}, {where.get('cores') or '?'} cores"
+    device = where.get("device") or "cpu"
+    return named if device == "cpu" else f"{named}, {device}"
+
+
 def own_view(record: RunRecord) -> str:
     """The view that a run reports as its own; by its metrics, as a stored record has sorted keys. Empty if none."""
     return next((view for view, scores in record.views.items() if scores == record.metrics), "")

@@ -50,6 +50,7 @@ def as_markdown(table: Table) -> str:
         "",
         _markdown_line(table.caption),
         *(["", *(f"- {_markdown_line(note)}" for note in table.notes)] if table.notes else []),
+        *(["", "```", table.command, "```"] if table.command else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -81,9 +82,9 @@ def as_html(table: Table) -> str:
     title = f'<span class="title">{html.escape(table.heading)}</span>'
     caption = f"<caption>{' '.join(part for part in (title, html.escape(table.caption)) if part)}</caption>"
     notes = "".join(f"<li>{html.escape(note)}</li>\n" for note in table.notes)
-    return f'<table class="table">\n{caption}\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n' + (
-        f'<ul class="notes">\n{notes}</ul>\n' if notes else ""
-    )
+    below = f'<ul class="notes">\n{notes}</ul>\n' if notes else ""
+    below += f'<p class="command"><code>{html.escape(table.command)}</code></p>\n' if table.command else ""
+    return f'<table class="table">\n{caption}\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n{below}'
 
 
 def _classes(*names: str) -> str:

@@ -80,7 +80,7 @@ class Lines:
         """Prints what is new."""
         for slot in slots:
             now = (word_of(slot, self._plan), slot.attempts)
-            if now[0] == "running" and slot.current and not slot.current.params:
+            if now[0] == "running" and slot.current and len(slot.current.params) < len(self._plan.space):
                 continue  # its point is being drawn
             if self._known.get(slot.number, ("waiting", 0)) != now and now[0] != "waiting":
                 if not (self._first and now[0] != "running"):  # what was done before is summed up

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.record import RunRecord
-from harness.report.evidence import Evidence
+from harness.report.evidence import Evidence, machine_of
 from harness.report.figures.chosen import Group, bench_command, comparable, counted, grouped_defaults, remarks, titles
 from harness.report.figures.drawing import Drawing, Missing
 from harness.report.figures.labels import label_points
@@ -232,12 +232,5 @@ def _scaled(axis: "Axes", costs: Floats) -> Floats:
 
 def _machines(groups: list[Group]) -> str:
     """What the runs were measured on, for captions of costs."""
-    found = sorted(
-        {
-            f"{record.environment.get('cpu') or 'unknown processor'}, {record.environment.get('cores') or '?'} cores"
-            + ("" if record.environment.get("device", "cpu") == "cpu" else f", {record.environment['device']}")
-            for group in groups
-            for record in group.records.values()
-        }
-    )
+    found = sorted({machine_of(record) for group in groups for record in group.records.values()})
     return f"Measured on {found[0]}." if len(found) == 1 else f"Measured on different machines: {'; '.join(found)}."

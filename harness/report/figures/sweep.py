@@ -17,6 +17,8 @@ TITLE = "What a sweep found"
 SYMBOLS = {"lambda": "λ", "beta": "β", "eta": "η", "tau": "τ"}
 ORDER = ("lambda", "beta", "eta", "tau")
 """The papers' settings come first, in their order; the others by name."""
+FEWEST_TRIALS = 3
+"""Two points in every panel show nothing that their numbers do not."""
 MOST_POINTS = 2_000
 """Of all panels together; more make a picture that is slow to open and shows no more."""
 
@@ -25,8 +27,8 @@ MOST_POINTS = 2_000
 def draw_sweep(evidence: Evidence, dataset: str) -> Drawing | Missing:
     """The study with most complete trials on the dataset; later trials are darker, a star is the best one."""
     studies = [study for study in evidence.studies if study.dataset == dataset and complete(study)]
-    if not studies:
-        return Missing(ID, TITLE, f"no sweep on {dataset} has a complete trial", _command(dataset))
+    if max(map(complete, studies), default=0) < FEWEST_TRIALS:
+        return Missing(ID, TITLE, f"no sweep on {dataset} has {FEWEST_TRIALS} complete trials", _command(dataset))
     study = min(studies, key=lambda study: (-complete(study), study.name))
     figure = _slices(study)
     if figure is None:

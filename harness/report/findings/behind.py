@@ -9,7 +9,7 @@ from harness.published import JUDGED, SUBJECT
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL, holm
 from harness.report.evidence import Evidence, Study, is_number, own_view, shown_value
-from harness.report.findings.claims import row_of
+from harness.report.findings.claims import row_of, title
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.grids.significance import ahead_of, mean_rows, p_value
@@ -22,9 +22,10 @@ _SEARCHED = ("dataset", "method", "searched", "trials", "best trial")
 
 @dataclass(frozen=True)
 class Gap:
-    """Another method that is above UniDEC, in one metric on one dataset."""
+    """Another method that is above UniDEC, in one metric."""
 
-    dataset: str
+    where: str
+    """Title of the comparison: a dataset of the matrix, or the table with a transformer."""
     metric: str
     other: Line
     values: tuple[float, float]
@@ -55,7 +56,7 @@ def gaps(matrix: Sequence[Grid], evidence: Evidence) -> list[Gap]:
                 if own and theirs and fmean(theirs) > fmean(own):
                     bins = tuple(_in_bin(subject, other, metric, name) for name in _BINS)
                     p = _told_apart(subject, other, metric, evidence)
-                    found.append(Gap(grid.dataset, metric, other, (fmean(own), fmean(theirs)), bins, p))
+                    found.append(Gap(title(grid), metric, other, (fmean(own), fmean(theirs)), bins, p))
     return found
 
 
@@ -76,7 +77,7 @@ def gap_table(found: Sequence[Gap]) -> Table | None:
         figures = (*gap.values, gap.values[0] - gap.values[1], *gap.bins)
         rows.append(
             (
-                *map(Cell, (gap.dataset, gap.metric, gap.other.label)),
+                *map(Cell, (gap.where, gap.metric, gap.other.label)),
                 *(Cell("") if one is None else Cell.of(Figure(one, n=1)) for one in figures),
                 Cell("" if p is None else f"{p:.4f}", best=p is not None and p < LEVEL),
             )
@@ -101,7 +102,8 @@ def tried_tables(studies: Sequence[Study]) -> list[Table]:
         values = [trial.values[name] for name in study.objectives for trial in (first, best)]
         cells = (*map(Cell, words), *(Cell.of(Figure(value, n=1)) for value in values))
         rows.setdefault(tuple(study.objectives), []).append(cells)
-    caption = "Percent on held-out train rows; the first trial has the settings as they stand."
+    told = "the first trial has the settings as they stand, unless they are not among what was searched"
+    caption = f"Percent on held-out train rows; {told}."
     return [
         Table("What was tried", (*_SEARCHED, *_shown(objectives)), tuple(found), caption, words=len(_SEARCHED))
         for objectives, found in rows.items()

@@ -3,9 +3,12 @@
 claims.yaml -> rows of tables -> paired tests on test rows, Holm's correction within a claim -> verdict
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -15,10 +18,10 @@ from pydantic import Field, model_validator
 
 from harness.config import Settings
 from harness.data.card import read_model
-from harness.published import MATRIX, published_table, table_paths
+from harness.published import JUDGED, MATRIX, published_table, table_paths
 from harness.record import RunRecord
 from harness.report.comparing.paired import LEVEL, holm
-from harness.report.evidence import ROWS, Evidence
+from harness.report.evidence import ROWS, Evidence, machine_of
 from harness.report.grids import Grid, Line, grids
 from harness.report.grids.drawn import measured
 from harness.report.grids.quantities import trained
@@ -30,6 +33,8 @@ CLAIMS = Path(__file__).with_name("claims.yaml")
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 TIMES = {"processor_seconds": "training, CPU s", "seconds": "training s"}
 """What a training cost, by the name in its record: what other work on the machine changes least first."""
+NAMED = re.compile(r"\{([^{}]*)\}")
+"""A run, by its id."""
 
 
 class Test(Settings):
@@ -114,7 +119,10 @@ class Claims(Settings):
 
     claims: list[Claim] = Field(min_length=1)
     accounts: dict[str, str] = Field(default={})
-    """By dataset: why UniDEC is not first there; shown while it is not."""
+    """By dataset, and for the table with a transformer by its name: why UniDEC is not first; shown while it is not."""
+    reruns: dict[str, str] = Field(default={})
+    """By dataset: which rows were run again after a first result on test rows, and why; `{run id}` stands for the
+    figures of a run, and what names a run that is not there is not shown: it tells of the runs of one folder."""
 
 
 def read_claims(path: Path = CLAIMS) -> Claims:
@@ -129,8 +137,19 @@ class Findings:
         self.evidence = evidence
         known = read_claims()
         self._claims = known.claims if claims is None else list(claims)
-        self.accounts = known.accounts
+        self.accounts, self.reruns = known.accounts, known.reruns
         self._grids: dict[str, list[Grid]] = {}
+
+    @cached_property
+    def rerun(self) -> dict[str, str]:
+        """By dataset of the matrix: what was run again, with the figures of the runs that are named."""
+        there = {one.run_id: one for one in self.evidence.records}
+        told = {grid.dataset: self.reruns.get(grid.dataset, "") for grid in self.matrix}
+        return {
+            dataset: NAMED.sub(lambda name: _figures(there[name[1]]), text)
+            for dataset, text in told.items()
+            if text and all(name in there for name in NAMED.findall(text))
+        }
 
     @cached_property
     def all(self) -> list[Finding]:
@@ -221,6 +240,17 @@ def _metrics(claim: Claim) -> set[str]:
     return {metric for test in claim.tests for metric in test.metrics}
 
 
+def _figures(record: RunRecord) -> str:
+    """What a run measured, with a link to its record."""
+    told = ", ".join(f"{name} {record.metrics[name]:.2f}" for name in JUDGED if name in record.metrics)
+    return f"[{told or record.run_id}](runs/{record.run_id}.json)"
+
+
+def title(grid: Grid) -> str:
+    """What was compared: a dataset, and with a transformer its table."""
+    return f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
+
+
 def row_of(grid: Grid, stem: str) -> Line | None:
     """The row of that name, if it was run."""
     found = [line for line in grid.lines if line.records and any(row.stem == stem for row in line.rows)]
@@ -228,11 +258,22 @@ def row_of(grid: Grid, stem: str) -> Line | None:
 
 
 def _costs(dataset: str, ahead: Line, behind: Line, share: float) -> Outcome | None:
-    lines = (ahead, behind)
+    """Compares trainings on the kind of machine on which both were run most often; None if there is none."""
+    often = Counter(map(machine_of, ahead.records)) & Counter(map(machine_of, behind.records))
+    if not often:
+        return None
+    newest = {
+        machine_of(one): one.started for one in sorted((*ahead.records, *behind.records), key=attrgetter("started"))
+    }
+    machine = max(often, key=lambda name: (often[name], newest[name]))
+    ahead, behind = (
+        replace(line, records=tuple(one for one in line.records if machine_of(one) == machine))
+        for line in (ahead, behind)
+    )
     # beside a GPU the processor only waits
-    on_cpu = all(one.environment.get("device") == "cpu" for line in lines for one in line.records)
+    on_cpu = all(one.environment.get("device") == "cpu" for one in (*ahead.records, *behind.records))
     for key in TIMES if on_cpu else ("seconds",):
-        spent = [[trained(one, key) or 0.0 for one in line.records] for line in lines]
+        spent = [[trained(one, key) or 0.0 for one in line.records] for line in (ahead, behind)]
         if all(all(seconds) for seconds in spent):
             first, second = map(fmean, spent)
             sign = 1 if first <= share * second else -1

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from harness.published import JUDGED, MATRIX
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
-from harness.report.evidence import Evidence
+from harness.report.evidence import Evidence, machine_of
 from harness.report.findings.behind import Gap, compares, gaps
 from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
 from harness.report.findings.standings import STANDINGS, digest_of, labels_of, matrix_table, picture
@@ -28,9 +28,9 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
     """
     if not found.matrix:
         return None
-    above = gaps(found.matrix, found.evidence)
-    parts = [_head(found.evidence, found), _first(found.matrix, above), as_markdown(summary(found.all))]
-    parts += [_EVERY_TEST + _targets(found)]
+    above = gaps(found.compared, found.evidence)
+    parts = [_head(found.evidence, found), _first(found.matrix, above, rerun=bool(found.rerun))]
+    parts += [as_markdown(summary(found.all)), _EVERY_TEST + _targets(found)]
     return "\n".join([*parts, *_methods(found, drawn), _foot(found)])
 
 
@@ -58,21 +58,24 @@ def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     told = f"{markdown_text(f'{TRANSFORMER}, on {where}: {large[0].table.caption}')} " if large else ""
     cell = next(line for line in found.matrix[0].lines if line.records).rows[0].name
     yield (
-        f"{told}One cell again: `python -m harness run --published {cell} --seed 0`; the names of the others, spread, "
-        f"pictures, epochs and times: [{STANDINGS}]({STANDINGS}). Settings and all metrics: "
+        f"{told}One cell again: `python -m harness run --published {cell} --seed 0`; the others' names, spread, "
+        f"times: [{STANDINGS}]({STANDINGS}). Settings and all metrics: "
         f"[tables/{MATRIX}.md](tables/{MATRIX}.md).\n"
     )
     if pictured := [grid for grid in found.matrix if grid.dataset in drawn]:
         yield f"{picture(max(pictured, key=labels_of).dataset)}\n"
 
 
-def _first(matrix: Sequence[Grid], above: Sequence[Gap]) -> str:
+def _first(matrix: Sequence[Grid], above: Sequence[Gap], *, rerun: bool) -> str:
     lines = []
     for metric in JUDGED:
-        behind = {gap.dataset for gap in above if gap.metric == metric}
+        behind = {gap.where for gap in above if gap.metric == metric}
         first = [grid.dataset for grid in matrix if compares(grid, metric) and grid.dataset not in behind]
         lines.append(f"in {metric} on {', '.join(first)}" if first else f"in {metric} nowhere")
-    why = f" Where it is not, by how much and why: [{STANDINGS}]({STANDINGS})." if above else ""
+    more = ["where it is not, by how much and why"] if above else []
+    more += ["what had been run before, and with which result"] if rerun else []
+    told = "; ".join(more)
+    why = f" {told[0].upper()}{told[1:]}: [{STANDINGS}]({STANDINGS})." if told else ""
     return f"UniDEC is first {markdown_text('; '.join(lines))}.{why}\n"
 
 
@@ -142,11 +145,10 @@ def _name(line: Line) -> str:
 def _head(evidence: Evidence, findings: Findings) -> str:
     records = [record for grid in findings.compared for record in grid.records]
     others = {one.run_id for one in findings.records} - {one.run_id for one in records}
-    machines = sorted({f"{one.environment.get('cpu')}, {one.environment.get('cores')} cores" for one in records})
+    machines = sorted({machine_of(one) for one in records})
     digests = {grid.dataset: digest_of(grid) for grid in findings.matrix}
     studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
     moved = sorted({one.dataset for one in studies if one.digest != digests[one.dataset]})
-    like = [(name, of) for name, of in findings.matrix[0].table.like.items() if name in digests]
     trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     seeds = {grid.dataset: len({one.config["seed"] for one in grid.records}) for grid in findings.matrix}
@@ -155,7 +157,6 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     more = (
         f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
         f"On {', '.join(moved)} the searches saw an earlier version of the data." if moved else "",
-        *(f"Nothing was searched on {name}, which has the settings of {found_on}." for name, found_on in like),
         f"Not run yet: {'; '.join(findings.missing)}." if findings.missing else "",
     )
     sentences = "".join(f"{markdown_text(sentence)}\n" for sentence in more if sentence)
@@ -163,8 +164,8 @@ def _head(evidence: Evidence, findings: Findings) -> str:
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
 Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on a dataset as many for every
-method, judged on held-out train rows; test rows were looked at once a run. The runs took {ran:.1f} hours and the
-searches {searched:.1f}, added up over processes, on {markdown_text("; ".join(machines))}.
+method, judged on held-out train rows. The runs took {ran:.1f} hours and the searches {searched:.1f}, added up over
+processes, on {markdown_text("; ".join(machines))}.
 {sentences}\
 Made from [runs/](runs) and [studies/](studies).
 """

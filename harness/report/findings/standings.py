@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import fmean
 
 from harness.published import JUDGED, MATRIX
 from harness.report.cells import Cell, Figure, Table
 from harness.report.figures.drawing import figure_stem
 from harness.report.findings.behind import gap_table, gaps, tried_tables
-from harness.report.findings.claims import TRANSFORMER, Findings
+from harness.report.findings.claims import TRANSFORMER, Findings, title
 from harness.report.grids import Grid, Line
 from harness.report.grids.drawn import measured
 from harness.report.grids.quantities import trained
@@ -28,19 +29,37 @@ def standings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
     """
     if not found.matrix:
         return None
-    behind = [*_behind(found), *map(as_markdown, tried_tables(found.evidence.studies))]
-    ending = "Where UniDEC is not first, and what was tried, stands at the end.\n" if behind else ""
-    return "\n".join([_HEAD + ending, *standings(found.compared, drawn), *behind])
+    parts = {
+        "where UniDEC is not first": [*_behind(found)],
+        "what was run again": [*_rerun(found)],
+        "what was tried": [*map(as_markdown, tried_tables(found.evidence.studies))],
+    }
+    there = [name for name, part in parts.items() if part]
+    ending = f"At the end: {', '.join(there)}.\n" if there else ""
+    return "\n".join([_HEAD + ending, *standings(found.compared, drawn), *chain(*parts.values())])
 
 
 def _behind(found: Findings) -> Iterator[str]:
     """Where UniDEC is not first, by how much, and why."""
-    above = gaps(found.matrix, found.evidence)
+    above = gaps(found.compared, found.evidence)
     if table := gap_table(above):
         yield as_markdown(table)
-    for dataset in dict.fromkeys(gap.dataset for gap in above):
-        account = found.accounts.get(dataset, "Not looked into yet.")
-        yield f"**{markdown_text(dataset)}.** {' '.join(account.split())}\n"
+    for grid in found.compared:
+        if any(gap.where == title(grid) for gap in above):
+            name = TRANSFORMER if grid.table.table == TRANSFORMER else grid.dataset
+            yield _told(title(grid), found.accounts.get(name, "Not looked into yet."))
+
+
+def _rerun(found: Findings) -> Iterator[str]:
+    """Rows of which test rows were looked at twice: a reader who knows can discount them."""
+    if found.rerun:
+        yield "### What was run again after a first result\n"
+    for dataset, account in found.rerun.items():
+        yield _told(dataset, account)
+
+
+def _told(dataset: str, account: str) -> str:
+    return f"**{markdown_text(dataset)}.** {' '.join(account.split())}\n"
 
 
 _HEAD = """# Standings
@@ -78,9 +97,9 @@ def standings(compared: Sequence[Grid], drawn: Sequence[str] = ()) -> Iterator[s
             rows.append((*map(Cell, words), *scores, *spent))
         caption = (
             "Percent on test rows, mean ± standard deviation over seeds. Epochs are those of the method or of the "
-            "dataset's card; seconds are of runs that may have shared the machine."
+            "dataset's card; seconds are of runs that may have shared the machine, or had different ones."
         )
-        yield as_markdown(Table(_title(grid), columns, tuple(rows), caption, words=2))
+        yield as_markdown(Table(title(grid), columns, tuple(rows), caption, words=2))
         if grid.table.table == MATRIX and grid.dataset in drawn:
             yield f"{picture(grid.dataset)}\n"
 
@@ -95,14 +114,14 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
     for grid in compared:
         for line in grid.lines:
             for row in line.rows if line.records else ():
-                lines.setdefault(row.stem, {})[_title(grid)] = line
+                lines.setdefault(row.stem, {})[title(grid)] = line
                 labels.setdefault(row.stem, row.label)
-    main = _title(max(compared, key=lambda grid: (grid.measured, labels_of(grid))))
+    main = title(max(compared, key=lambda grid: (grid.measured, labels_of(grid))))
     stems = sorted(lines, key=lambda stem: -_mean(lines[stem].get(main), "P@1"))
     columns = [(grid, metric) for grid in compared for metric in JUDGED]
     cells: dict[str, list[Cell]] = {stem: [Cell(labels[stem])] for stem in stems}
     for grid, metric in columns:
-        found = {stem: lines[stem][_title(grid)] for stem in stems if _title(grid) in lines[stem]}
+        found = {stem: lines[stem][title(grid)] for stem in stems if title(grid) in lines[stem]}
         there = {stem: values for stem, line in found.items() if (values := measured(line, metric))}
         wanted = len(grid.table.seeds.get(grid.dataset, ()))
         figures = [Figure.of(values, wanted=wanted) for values in there.values()]
@@ -115,14 +134,10 @@ def matrix_table(compared: Sequence[Grid]) -> Table:
     caption = f"Percent on test rows, mean over seeds, best and second marked; in the order of P@1 on {main}{absent}."
     large = [grid for grid in compared if grid.table.table == TRANSFORMER]
     names = (
-        metric if metric != JUDGED[0] else f"{TRANSFORMER if large == [grid] else _title(grid)} {metric}"
+        metric if metric != JUDGED[0] else f"{TRANSFORMER if large == [grid] else title(grid)} {metric}"
         for grid, metric in columns
     )
     return Table("Every method", ("method", *names), tuple(map(tuple, cells.values())), caption, words=1)
-
-
-def _title(grid: Grid) -> str:
-    return f"{grid.dataset}, {TRANSFORMER}" if grid.table.table == TRANSFORMER else grid.dataset
 
 
 def digest_of(grid: Grid) -> str | None:

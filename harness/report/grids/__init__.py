@@ -8,6 +8,7 @@ taken, then the one nearest to the defaults, then the newest; the others are cou
 """
 
 import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from harness.record import RunRecord
 from harness.report import is_trial
 from harness.report.evidence import conditions
 from harness.report.grids.defaults import Settings, changes, default_settings, settings
+from harness.yaml import format_flow
 
 NOT_SETTINGS = ("scorer", "seed")
 """A run measures every scorer; seeds are the bench's."""
@@ -65,14 +67,34 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A setting in which runs of a grid differ from the defaults of their methods."""
+
+    key: str
+    value: Any
+    methods: tuple[str, ...] = ()
+    """Of which alone; empty if of all."""
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}" + (f" ({', '.join(self.methods)})" if self.methods else "")
+
+    @property
+    def options(self) -> list[str]:
+        """The words with which `bench` sets it."""
+        setting = f"{self.key}={format_flow(self.value)}"
+        told = [f"{method}:{setting}" for method in self.methods] or [setting]
+        return [word for one in told for word in ("--set", one)]
+
+
+@dataclass(frozen=True)
 class Grid:
     """One published table on one dataset, with the runs there are."""
 
     table: PublishedTable
     dataset: str
     lines: tuple[Line, ...]
-    base: tuple[str, ...] = ()
-    """In what its runs differ from the defaults of their methods: `key=value`, and of which methods unless of all."""
+    base: tuple[Change, ...] = ()
+    """In what its runs differ from the defaults of their methods, but for what the table varies."""
     left_out: int = 0
     """Runs that fit a row, but are of other data or other versions than those shown."""
 
@@ -95,6 +117,22 @@ class Grid:
     def compares(self) -> bool:
         """Whether there is anything to compare: a single row of an ablation is none."""
         return self.measured >= min(2, len({line.run for line in self.lines if line.method}))
+
+    @property
+    def command(self) -> str:
+        """What runs it: rows of every method that it has runs of, with every seed that one of them has.
+
+        Empty where a folder of data or weights was used: a record does not tell where it lies.
+        """
+        data = {str(one.config.get("dataset") or "./") for one in self.records}
+        if len(data) != 1 or any(map(_is_folder, (*data, *(change.value for change in self.base)))):
+            return ""
+        seeds = sorted({one.config["seed"] for one in self.records})
+        ran = dict.fromkeys(str(line.method) for line in self.lines if line.records)
+        every = {line.method for line in self.lines if line.method}
+        words = ["python", "-m", "harness", "bench", "--table", self.table.table, "--datasets", *data]
+        words += ["--seeds", ",".join(map(str, seeds)), *(["--methods", ",".join(ran)] if every - {*ran} else [])]
+        return shlex.join([*words, *(word for change in self.base for word in change.options)])
 
     @property
     def records(self) -> list[RunRecord]:
@@ -193,14 +231,22 @@ def grid_of(table: PublishedTable, dataset: str, by_place: dict[tuple[str, str],
     return Grid(table, dataset, tuple(lines), _base(chosen), _others(fits, chosen[0][1]))
 
 
-def _base(chosen: list[Fit]) -> tuple[str, ...]:
+def _is_folder(value: Any) -> bool:
+    """Whether a setting is a folder, which records name without where it lies."""
+    return isinstance(value, str) and value.startswith(("./", "/"))
+
+
+def _base(chosen: list[Fit]) -> tuple[Change, ...]:
     """What was changed from the defaults in all runs, or in all of some methods."""
     methods = list(dict.fromkeys(str(one.config["method"]) for _, one, _ in chosen))
-    found: dict[str, dict[str, None]] = {}
+    found: dict[tuple[str, str], tuple[Any, dict[str, None]]] = {}
     for _, one, differing in chosen:
         for key, value in differing.items():
-            found.setdefault(f"{key.removeprefix('params.')}={value}", {})[str(one.config["method"])] = None
-    return tuple(text if len(of) == len(methods) else f"{text} ({', '.join(of)})" for text, of in found.items())
+            _, of = found.setdefault((key.removeprefix("params."), json.dumps(value)), (value, {}))
+            of[str(one.config["method"])] = None
+    return tuple(
+        Change(key, value, () if len(of) == len(methods) else tuple(of)) for (key, _), (value, of) in found.items()
+    )
 
 
 def _others(fits: dict[str, dict[str, dict[str, list[Fit]]]], chosen: RunRecord) -> int:

@@ -150,7 +150,7 @@ def _about(grid: Grid) -> list[str]:
         f"{', '.join(sorted({one.config['encoder'] for one in records}))}; {_versions(records)}.",
     ]
     if grid.base:
-        told.append(f"Changed from the defaults: {', '.join(grid.base)}.")
+        told.append(f"Changed from the defaults: {', '.join(map(str, grid.base))}.")
     if grid.left_out:
         told.append(f"{grid.left_out} runs of other data or versions are left out.")
     return told
