@@ -189,6 +189,15 @@ def test_a_trial_has_other_settings_than_the_run_of_its_config() -> None:
     assert settings_of(config) != settings_of({**config, "evaluate": "validation"})
 
 
+@pytest.mark.parametrize("held_out", [None, "odd", {"size": 0.0}, {"size": 0, "draw": "any", "metric": "P@5"}])
+def test_how_rows_would_have_been_held_out_is_no_difference(held_out: Any) -> None:
+    """Runs from before there was a choice of `draw` stood beside newer ones as a row that looked the same."""
+    config = {"method": "m", "params": {"beta": 1}}
+    assert settings_of({**config, "validation": held_out}) == settings_of(config)
+    kept = [settings_of({**config, "validation": {"size": 0.1, "draw": draw}}) for draw in ("any", "covered")]
+    assert len({*kept, settings_of(config)}) == 3
+
+
 def test_runs_without_a_common_metric(runs: Path) -> None:
     file = runs / "b0" / "record.json"
     record = RunRecord.model_validate_json(file.read_text())

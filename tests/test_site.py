@@ -240,6 +240,16 @@ def test_the_committed_report_is_what_the_committed_records_give() -> None:
     assert len(site.files["index.html"]) < 3_000_000
 
 
+def test_the_committed_records_name_commits_that_everybody_has() -> None:
+    """The code of a run whose commit was rewritten or squashed away can no longer be had."""
+    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        pytest.skip("no git, or a clone without the whole history")
+    history = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    named = {one.environment["git"]["commit"] for one in find_records([ROOT / "reports" / "runs"])}
+    assert named - {*history.stdout.split()} == set()
+
+
 @pytest.mark.parametrize("form", ["md", "tex", "html", "csv"])
 @pytest.mark.parametrize("name", ["thesis-2.5", "comparison"])
 def test_golden_tables(name: str, form: str) -> None:

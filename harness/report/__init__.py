@@ -42,7 +42,11 @@ def settings_of(config: dict[str, Any]) -> str:
         own |= {"augment", "augment_options"}
     if not is_trial(config):
         own.add("evaluate")
-    return json.dumps(flatten({key: value for key, value in config.items() if key not in own}), sort_keys=True)
+    kept = {key: value for key, value in config.items() if key not in own}
+    held_out = config.get("validation")
+    if not (isinstance(held_out, dict) and held_out.get("size")):  # then nothing else about held-out rows matters
+        kept["validation"] = {"size": 0.0}
+    return json.dumps(flatten(kept), sort_keys=True)
 
 
 def is_trial(config: dict[str, Any]) -> bool:
