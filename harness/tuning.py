@@ -88,6 +88,8 @@ class Tuning(Settings):
             above = datasets[: datasets.index(dataset)] if dataset in datasets else []
             if found_on not in above:
                 raise ValueError(f"begins: {dataset} and {found_on} need seeds, {found_on} before {dataset}")
+        if strange := [name for name in (self.trials if isinstance(self.trials, dict) else ()) if name not in datasets]:
+            raise ValueError(f"trials: {', '.join(strange)} has no seeds")
         for dataset, seeds in self.seeds.items():
             if self.budget(dataset) < 1:
                 raise ValueError(f"trials: {dataset} takes a number from 1")

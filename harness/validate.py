@@ -57,7 +57,7 @@ def check_tuning(name: str) -> None:
 
 
 def _check_told(file: str, written: Claims) -> None:
-    """What is told of a dataset must be of one there is, and what was run again must name a run of it."""
+    """What is told of a dataset must be of one there is, and what was run again must name runs, all of them of it."""
     accounts = [name for name in written.accounts if name != TRANSFORMER]
     for key, told in (("accounts", accounts), ("reruns", written.reruns)):
         for dataset in told:
@@ -66,8 +66,11 @@ def _check_told(file: str, written: Claims) -> None:
             except UserError as error:
                 raise UserError(f"{file}: {key}: {error}") from None
     for dataset, account in written.reruns.items():
-        if not NAMED.search(account):
-            raise UserError(f"{file}: reruns: {dataset} names no run, as {{run id}}, that was one of these")
+        named = NAMED.findall(account)
+        if not named:
+            raise UserError(f"{file}: reruns: {dataset} names no run; write its id in braces for its figures")
+        if strange := [name for name in named if f"-{dataset}-s" not in name]:
+            raise UserError(f"{file}: reruns: {dataset} names {', '.join(map(repr, strange))}, which is no run on it")
 
 
 def check_claims(path: Path) -> None:

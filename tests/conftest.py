@@ -43,6 +43,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("URI", "USERNAME", "PASSWORD", "TOKEN"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    monkeypatch.setattr("harness.tracking.follower.PATIENCE_SECONDS", 100.0)  # a slow disk is not a store that hangs
     monkeypatch.setenv("HARNESS_TRACKING_NICE", "0")  # on a busy machine a process of the lowest priority gets nowhere
     return folder
 

@@ -27,6 +27,8 @@ class SmallDisk:
     def __init__(self, mount: Path, size: int, *, mounted: bool) -> None:
         self.folder = mount / "disk"
         self.complaint = "No space left on device" if mounted else "File too large"
+        self.apart = mounted or bool(os.geteuid())
+        """Whether `read_only` is about this disk alone; for root that may not mount it is about every file."""
         self._mount, self._size, self._mounted = mount, size, mounted
         self._ballast = mount / "ballast"
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)

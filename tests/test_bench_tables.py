@@ -291,6 +291,38 @@ def test_the_command_of_a_table_runs_what_the_table_shows(
         assert "8 done" not in capsys.readouterr().out, command[place + 1]
 
 
+def test_rows_of_a_table_can_be_named(workspace: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = ["bench", "--table", "demo-2", "--datasets", "synthetic", *TINY, "--dry-run", "--json"]
+    assert call(*bench) == 0
+    every = json.loads(capsys.readouterr().out)
+    stems = [name.removesuffix("/synthetic") for entry in every["rows"] if entry["cells"] for name in entry["rows"]]
+    assert len(stems) == 2
+    for stem in stems:
+        assert call(*bench, "--rows", stem) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert [entry["rows"] for entry in answer["rows"]] == [[f"{stem}/synthetic"]]
+        assert len(answer["cells"]) == 1
+    assert call(*bench, "--rows", ",".join(stems)) == 0
+    assert json.loads(capsys.readouterr().out)["cells"] == every["cells"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--table", "demo-2", "--rows", "dott"], "unknown row of demo-2 'dott'; did you mean 'dot'"),
+        (["--table", "demo-2", "--rows", " ,"], "--rows names none"),
+        (["--rows", "dot"], "name it with --table"),
+        (["--table", "nothing", "--rows", "dot"], "nothing"),
+        (["--table", "demo-2", "--rows", "dot", "--methods", "dpr"], "no row of demo-2 can be run with --methods dpr"),
+    ],
+)
+def test_rows_that_cannot_be_chosen(
+    words: list[str], told: str, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("bench", *words, "--datasets", "synthetic", "--dry-run") == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_folder_that_nobody_else_has_is_in_no_command(tables: Path) -> None:
     (grid,) = grids(
         [finished(cell)[0] for cell in planned("demo-2", "synthetic", encoder="tiny").cells], published_table("demo-2")

@@ -6,8 +6,10 @@ import pytest
 
 from harness.published import PublishedTable
 from harness.record import RunRecord
+from harness.report.evidence import Evidence
 from harness.report.grids import Change, Grid, grids
 from harness.report.grids.defaults import default_settings
+from harness.report.grids.drawn import grid_table
 from tests.setting_runs import nested
 
 DATASET = "lf-pydocstitles"
@@ -109,6 +111,13 @@ def test_a_change_for_one_method_does_not_part_it_from_the_others() -> None:
     grid = only(runs, both)
     assert found(grid) == {"UNIDEC": ["a"], "DPR": ["b"]}
     assert grid.base == (Change("epochs", 3, ("unidec",)),)
+    told = "a difference may be one of settings, not of methods"
+    assert told in grid_table(grid, Evidence(())).caption
+    for runs in (
+        [record("a", epochs=3), record("b", method="dpr", epochs=3)],
+        [record("a", epochs=3), record("b", method="dpr", epochs=4)],
+    ):
+        assert told not in grid_table(only(runs, both), Evidence(())).caption
     assert only([record("a", epochs=3), record("b", method="dpr", epochs=3)], both).base == (Change("epochs", 3),)
 
 

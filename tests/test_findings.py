@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.published import published_table
+from harness.published import JUDGED, published_table
 from harness.record import RunRecord
-from harness.report.evidence import Evidence, Study, Trial
+from harness.report.evidence import Evidence, Study, Trial, read_evidence
 from harness.report.findings import (
     Claim,
     Finding,
@@ -27,7 +27,7 @@ from harness.report.findings import (
     standings_page,
     summary,
 )
-from harness.report.findings.behind import compares, gap_table, gaps, tried_tables
+from harness.report.findings.behind import compares, gap_table, gaps, level_with, tried_tables
 from harness.report.grids import Grid, Line
 from harness.report.tables import as_markdown
 from harness.validate import check_claims
@@ -49,7 +49,8 @@ def evidence(folder: Path, ahead: float, behind: float, seeds: int = 2) -> Evide
     for seed in range(seeds):
         for name, share, eta in (("with", ahead, 6), ("without", behind, 0)):
             rows = (np.random.default_rng([seed, eta]).random(ROWS) < share) * 100.0
-            one = record(f"{name}-{seed}", method="unidec-thesis", seed=seed, eta=eta)
+            where = {"harness": "0.1.0", "cpu": "a processor", "cores": 2}
+            one = record(f"{name}-{seed}", method="unidec-thesis", seed=seed, eta=eta, environment=where)
             runs.append(kept(folder, one, dict.fromkeys(("concat", "de", "clf"), rows)))
     return Evidence(tuple(runs), folders=(folder,))
 
@@ -92,6 +93,14 @@ def test_every_run_that_is_named_is_in_the_committed_report() -> None:
     named = [name for told in read_claims().reruns.values() for name in claims.NAMED.findall(told)]
     assert named
     assert [name for name in named if not (ROOT / "reports" / "runs" / f"{name}.json").is_file()] == []
+
+
+def test_the_winner_that_the_readme_names_is_the_one_of_the_committed_runs() -> None:
+    assert "UniDEC tells best" in (ROOT / "README.md").read_text(encoding="utf-8")
+    found = Findings(read_evidence(ROOT / "reports"))
+    (pictured,) = (grid for grid in found.matrix if grid.dataset == "lf-debiantitles")
+    assert gaps([pictured], found.evidence) == []
+    assert not any(level_with(pictured, metric) for metric in JUDGED)
 
 
 @pytest.mark.parametrize("missing", [{"ahead": "nobody"}, {"table": "nothing"}, {"datasets": ["lf-debian"]}])
@@ -185,6 +194,10 @@ def test_what_is_told_of_no_dataset_is_a_fault(key: str, tmp_path: Path) -> None
     file.write_text(json.dumps({"claims": claims, "reruns": {"lf-pydocs": "Of no run."}}))
     with pytest.raises(UserError, match="reruns: lf-pydocs names no run"):
         check_claims(file)
+    for name in ("", "nonsense", "20261117-041542-unidec-lf-pydocstitles-s0-66e1"):
+        file.write_text(json.dumps({"claims": claims, "reruns": {"lf-pydocs": f"It had {{{name}}}."}}))
+        with pytest.raises(UserError, match=f"reruns: lf-pydocs names '{name}', which is no run on it"):
+            check_claims(file)
 
 
 def test_a_claim_that_was_written_wrong_is_told(tmp_path: Path) -> None:
@@ -321,4 +334,7 @@ def test_a_claim_is_told_dataset_by_dataset() -> None:
     ]
     cost = replace(found[0], measure="training s", values=(50.0, 200.0))
     (row,) = summary([Finding(claim({}), (found[0], cost))]).rows
-    assert row[2].text == "P@1 -1.00†; training s 0.25 of it†"
+    assert row[2].text == "P@1 -1.00†; training s 0.25 of it", "no test was made of times"
+    pairs = tuple(replace(one, pair=name) for one, name in zip(found, ("Φ", "Ψ"), strict=False))
+    (row,) = summary([Finding(claim({}), pairs)]).rows
+    assert row[2].text == "P@1 Φ -1.00†, Ψ -1.00"

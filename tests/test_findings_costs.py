@@ -78,6 +78,14 @@ def test_seconds_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     assert outcome.values == (100.0, 100.0)
 
 
+def test_runs_on_a_processor_that_nobody_knows_are_not_compared(tmp_path: Path) -> None:
+    found = evidence(tmp_path, 0.5, 0.5)
+    runs = tuple(one.model_copy(update={"environment": {"harness": "0.1.0", "cores": 2}}) for one in found.records)
+    half = [claim({"cheaper": 0.5, "metrics": []})]
+    assert Findings(found, half).all[0].outcomes
+    assert Findings(replace(found, records=runs), half).all[0].outcomes == ()
+
+
 @pytest.mark.parametrize("key", ["cpu", "cores", "device"])
 def test_what_makes_a_machine(key: str) -> None:
     one = record("a", environment={"cpu": "a", "cores": 2, "device": "cuda"})

@@ -147,6 +147,30 @@ def test_a_search_on_other_data_is_told(digest: str, told: bool, found: Findings
     assert (f"On {DATASET} the searches saw an earlier version of the data." in text) is told
 
 
+@pytest.mark.parametrize(("other", "told"), [(0.8776, True), (0.868, False)])
+def test_a_point_that_was_tried_twice_is_told(other: float, told: bool, found: Findings) -> None:
+    """The second is the first with fewer digits, as a search begins with what another one found."""
+    trials = [
+        Trial(number=number, state="COMPLETE", values={"P@1": 1.0}, params={"lambda": value}, seconds=1.0)
+        for number, value in enumerate((0.5, 0.878, other))
+    ]
+    facts: dict[str, Any] = {"method": "unidec", "dataset": DATASET, "objectives": ["P@1"], "space": {}, "settings": {}}
+    study = Study(name="mine-x", digest="a", best=[0], trials=trials, **facts)
+    text = str(findings_page(again(found, studies=(study,))))
+    assert (f"Of those on {DATASET}, 1 drew one point twice: one trial fewer." in text) is told
+
+
+def test_a_first_place_that_is_shared_is_told(found: Findings) -> None:
+    of_unidec = {one.config["seed"]: one for one in found.evidence.records if one.run_id.startswith("with-")}
+    level = tuple(
+        one.model_copy(update={name: getattr(of_unidec[one.config["seed"]], name) for name in ("metrics", "views")})
+        for one in found.evidence.records
+    )
+    same = again(found, records=level)
+    assert f"UniDEC is first in P@1 on {DATASET} (level with other);" in str(findings_page(same))
+    assert "Where UniDEC is not first" not in str(standings_page(same))
+
+
 def test_soft_targets_are_told_of_the_data_that_was_run(found: Findings) -> None:
     assert "soft targets" not in str(findings_page(found))
     seen = str(found.matrix[0].records[0].dataset["digest"])
@@ -162,20 +186,21 @@ def test_without_runs_there_is_no_page(found: Findings) -> None:
 
 
 def test_what_repeats_the_runs_is_told_once(found: Findings) -> None:
-    """Ours by name, with the seeds they have; of papers' tables, datasets that ran the same share a command."""
+    """Ours by name, with the seeds they have; of papers' tables, those with the same seeds share a command."""
 
     def ran(name: str, dataset: str, seed: int) -> Any:
         table = SimpleNamespace(table=name, seeds={DATASET: [0]} if name == "sphere" else {})
         ahead = SimpleNamespace(table=table, records=[SimpleNamespace(config={"seed": seed})])
-        return SimpleNamespace(dataset=dataset, ahead=ahead)
+        return SimpleNamespace(dataset=dataset, ahead=ahead, behind=SimpleNamespace(records=ahead.records))
 
     outcomes = [ran(name, dataset, seed) for name in ("b", "a") for dataset in ("x", "y") for seed in (1, 0)]
-    outcomes += [ran("a", "z", 0), ran("sphere", DATASET, 0), ran("sphere", "w", 0)]
+    outcomes += [ran("a", "z", 0), ran("c", "x", 0), ran("sphere", DATASET, 0), ran("sphere", "w", 0)]
     found.__dict__["all"] = [SimpleNamespace(outcomes=outcomes)]
     commands = [line for line in page._foot(found).splitlines() if " bench " in line]
     assert [line.split("bench ")[1].split("  ")[0] for line in commands] == [
         "--table mine,sphere",
         "--table a,b --datasets x,y --seeds 0,1",
         "--table a --datasets z --seeds 0",
+        "--table c --datasets x --seeds 0",
         "--table sphere --datasets w --seeds 0",
     ]

@@ -87,9 +87,10 @@ def test_micro_batch_size_and_backend_change_nothing(record: RunRecord, workspac
     for changes in others:
         again = run(config(**changes), track="none")
         ids, scores = (np.load(workspace / "runs" / again.run_id / f"{name}.npy") for name in ("ids", "scores"))
-        assert again.metrics == record.metrics
         # an encoder's batches change the last bit of its vectors, so two that tie may change places; a backend, nothing
-        assert (ids == kept[0])[~tied if "batch_tokens" in changes else ...].all()
+        batches = "batch_tokens" in changes
+        assert again.metrics == (pytest.approx(record.metrics, abs=0.1) if batches else record.metrics)
+        assert (ids == kept[0])[~tied if batches else ...].all()
         swapped = max(swapped, int((ids != kept[0]).sum()))
         apart = max(apart, float(np.abs(scores - kept[1]).max()))
     assert apart < 1e-6

@@ -51,6 +51,20 @@ def test_what_another_search_found_is_the_second_trial() -> None:
     assert points[2] == expected[2]
 
 
+def test_what_another_search_found_is_not_drawn_again() -> None:
+    """Sweeps of the same ranges draw the same points, slot by slot: one of them may be what was found."""
+
+    def points(name: str, **more: Any) -> list[dict[str, Any]]:
+        plan, study_, _ = begun(trials=5, study=name, **more)
+        return [study_._storage.get_trial(drawn(study_, plan, "a worker")).params for _ in range(5)]
+
+    there = points("there")
+    for slot, found in enumerate(there[2:]):
+        here = points(f"here-{slot}", points=(found,))
+        assert here[:2] == [there[0], found]
+        assert found not in here[2:]
+
+
 def test_a_first_trial_that_was_lost_is_repeated_as_it_was() -> None:
     plan, study_, _ = begun(trials=1)
     lost = claim(study_, plan, "a worker")

@@ -175,6 +175,7 @@ def test_from_the_file_to_the_table(
     tmp_path: Path,
     workers: Callable[[str], None],  # noqa: F811
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers("study.tell(trial, [100 * point['lambda'], slot])")
     assert call("tune", "demo", "--dry-run") == 0
@@ -203,6 +204,15 @@ def test_from_the_file_to_the_table(
     ]
     assert call("bench", "--table", "demo", "--dry-run", "--json", "--seeds", "7") == 0
     assert {cell["seed"] for cell in json.loads(capsys.readouterr().out)["cells"]} == {7}
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "another machine"))
+    assert call("tune", "demo") == 0
+    assert "1 of 1 searches have ended; --anew repeats them" in capsys.readouterr().err
+    assert not (tmp_path / "another machine" / "studies").exists()
+    assert call("tune", "demo", "--anew") == 0
+    assert list((tmp_path / "another machine").rglob("study.json"))
+    assert [one.params for one in kept_studies(tmp_path / "reports")[kept.name].trials] == [
+        one.params for one in kept.trials
+    ]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +234,8 @@ def test_what_is_refused(words: list[str], message: str, capsys: pytest.CaptureF
     ("change", "message"),
     [
         (("trials: 3", "trials: 0"), "trials: synthetic takes a number from 1"),
-        (("trials: 3", "trials: {lf-pydocs: 3}"), "trials: synthetic takes a number from 1"),
+        (("trials: 3", "trials: {lf-pydocs: 3, synthetic: 3}"), "trials: lf-pydocs has no seeds"),
+        (("trials: 3", "trials: {}"), "trials: synthetic takes a number from 1"),
         (("table: demo", "table: other"), "make them equal"),
         (("row: frozen", "row: unidec"), "rows named twice: unidec"),
         (("method: zeroshot,", "method: zeroshot, datasets: [elsewhere],"), "elsewhere has no seeds"),

@@ -119,7 +119,7 @@ def steps_of(client: Any, run_id: str, name: str) -> list[int]:
     return sorted(point.step for point in client.get_metric_history(run.info.run_id, name))
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60.0, pause: float = 0.05) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 150.0, pause: float = 0.05) -> Any:
     """Waits until something holds, and returns it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

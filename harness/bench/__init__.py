@@ -35,6 +35,8 @@ class Request:
     """`key=value` for all methods, `method:key=value` for one."""
     tables: str | None = None
     """Published tables, whose rows take the place of the methods."""
+    rows: str | None = None
+    """Of these tables; None for all."""
 
 
 @dataclass(frozen=True)

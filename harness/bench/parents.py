@@ -149,6 +149,7 @@ def _params(request: Request) -> dict[str, Any]:
         "datasets": ",".join(map(recorded_name, (request.datasets or "").split(","))),
         "seeds": request.seeds,
         "table": request.tables,
+        "rows": request.rows,
         "encoder": recorded_name(request.encoder or ""),
         "settings": "; ".join(map(recorded_setting, request.settings)),
     }

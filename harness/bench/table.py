@@ -22,7 +22,7 @@ from harness.bench.plan import (
     setting_layers,
 )
 from harness.config import Layer
-from harness.errors import UserError
+from harness.errors import UserError, unknown_name
 from harness.published import PublishedTable, published_table
 from harness.record import RunRecord
 from harness.report import Table
@@ -82,7 +82,7 @@ def plan_tables(request: Request) -> TablePlan:
     tables = _named_tables(request.tables or "", faults)
     datasets = None if request.datasets is None else known_datasets(request.datasets, faults)
     given = None if request.seeds is None else parsed_seeds(request.seeds, faults)
-    lines = _chosen_lines(tables, datasets, request.methods, faults)
+    lines = _chosen_lines(tables, datasets, request, faults)
     runnable = [line for line in lines if line.method]
     layers = setting_layers(request, list(dict.fromkeys(str(line.method) for line in runnable)), faults)
     faults.refuse([], [])
@@ -119,14 +119,19 @@ def _named_tables(text: str, faults: Faults) -> list[PublishedTable]:
     return tables
 
 
-def _chosen_lines(tables: list[PublishedTable], datasets: list[str] | None, methods: str, faults: Faults) -> list[Line]:
-    """The rows of the tables that the methods select; one that cannot be run is told unless methods are named."""
-    chosen, every = chosen_methods(methods, faults), "all" in listed(methods)
+def _chosen_lines(
+    tables: list[PublishedTable], datasets: list[str] | None, request: Request, faults: Faults
+) -> list[Line]:
+    """The rows of the tables that are asked for; one that cannot be run is told unless methods or rows are named."""
+    methods = request.methods
+    chosen, every = chosen_methods(methods, faults), "all" in listed(methods) and request.rows is None
+    stems = _named_rows(request.rows, tables, faults)
     every_line = [
         line
         for table in tables
         for dataset in (table.datasets if datasets is None else datasets)
         for line in lines_on(table, dataset)
+        if line.rows[0].stem in stems
     ]
     lines = [line for line in every_line if line.method in chosen or (every and line.rows[0].absent)]
     if every_line and not any(line.method for line in lines):
@@ -135,6 +140,19 @@ def _chosen_lines(tables: list[PublishedTable], datasets: list[str] | None, meth
         names = ", ".join(table.table for table in tables)
         faults.add(UserError(f"no row of {names} can be run with --methods {methods}: {why}"))
     return lines
+
+
+def _named_rows(text: str | None, tables: list[PublishedTable], faults: Faults) -> list[str]:
+    """Rows by their names without table and dataset; all of them if none are named."""
+    known = list(dict.fromkeys(row.stem for table in tables for row in table.rows))
+    if text is None:
+        return known
+    for name in listed(text):
+        if tables and name not in known:
+            faults.add(unknown_name(f"row of {', '.join(table.table for table in tables)}", name, known))
+    if not listed(text):
+        faults.add(UserError("--rows names none; leave it out for all rows of the table"))
+    return listed(text)
 
 
 def _wanted(line: Line, layers: dict[str, list[Layer]]) -> Wanted:

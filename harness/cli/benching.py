@@ -35,6 +35,8 @@ harness bench --table thesis-2.5                                (a paper's table
 
 harness bench --table benchmark --known reports/runs            (what the committed report still lacks)
 
+harness bench --table benchmark --rows unidec,renee --datasets lf-debiantitles      (two rows, every seed)
+
 harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2    (what it varies, on other data)
 """
 
@@ -64,6 +66,10 @@ Seeds = Annotated[
     str | None,
     typer.Option(metavar="0,1,2", help="Random seeds. Default: those of the table if it names any, else 0."),
 ]
+Rows = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="With --table: only these rows, named without table and dataset."),
+]
 
 
 def bench(
@@ -73,6 +79,7 @@ def bench(
     table: Annotated[
         str | None, typer.Option(metavar="ID,ID", help="Rows of published tables instead; `harness ls published`.")
     ] = None,
+    rows: Rows = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
     override: Annotated[
         list[str] | None,
@@ -103,9 +110,11 @@ def bench(
     for folder in known or ():
         if not folder.is_dir():
             raise UserError(f"--known {folder} is no folder; name one with runs or records, such as reports/runs")
+    if rows is not None and table is None:
+        raise UserError("--rows chooses rows of a table: name it with --table, for example --table thesis-2.5")
     make_tracker(track)  # refuses an unknown name or store; the processes make their own
     chosen = DEFAULT_DATASET if datasets is None and table is None else datasets
-    request = Request(methods, chosen, seeds, encoder, tuple(override or ()), table)
+    request = Request(methods, chosen, seeds, encoder, tuple(override or ()), table, rows)
     try:
         planned = _look(request, runs_folder(out), list(dict.fromkeys(known or [])))
         if dry_run:

@@ -20,6 +20,8 @@ harness tune benchmark --workers 2 --datasets lf-pydocstitles
 
 harness tune benchmark --rows unidec,renee --datasets lf-debiantitles
 
+harness tune benchmark --rows parabel --anew               (repeat a search that has ended)
+
 harness bench --table benchmark                            (afterwards: the rows on test rows, every seed)
 """
 
@@ -30,20 +32,23 @@ def tune(
     rows: Annotated[str | None, typer.Option(metavar="A,B", help="Only these. Default: all of the file.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Trials side by side; they share the cores.")] = 1,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "none",
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Search again what reports/studies has, which is then replaced.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the best trials as JSON.")] = False,
 ) -> None:
     """Search settings for every row of a table, with one budget, on held-out train rows; test rows are never looked at.
 
-    Each row and dataset is a study of `harness sweep`, so what was interrupted goes on and what has ended is not run
-    again. The best trial of each becomes a row of methods/tuned, which `bench --table` runs. Exit code 1 if a study
-    has no trial that came to its end.
+    Each row and dataset is a study of `harness sweep`, so what was interrupted goes on; a search that has ended, here
+    or in reports/studies, is not run again. The best trial of each becomes a row of methods/tuned, which
+    `bench --table` runs. Exit code 1 if a study has no trial that came to its end.
     """
     from harness.cli.sweeping import run_sweep
     from harness.data import load
     from harness.report.collecting import keep_study
     from harness.sweep import Timing, study_folder
-    from harness.tuning import kept_studies, read_tuning, write_table
+    from harness.tuning import ended, kept_studies, read_tuning, write_table
 
     tuning = read_tuning(table)
     if not list(tuning.searches()):
@@ -53,13 +58,17 @@ def tune(
     if dry_run:
         _show(tuning, wanted, as_json)
         return
-    for dataset, row in wanted:  # what is not here is told now, not after hours
+    kept = kept_studies(REPORTS)
+    missing = [(dataset, row) for dataset, row in wanted if anew or ended(tuning, row, dataset, kept) is None]
+    if len(missing) < len(wanted):
+        say(f"{len(wanted) - len(missing)} of {len(wanted)} searches have ended; --anew repeats them", err=True)
+    for dataset, row in missing:  # what is not here is told now, not after hours
         load(dataset)
-        if (tuning.begins.get(dataset), row) not in wanted:
-            tuning.found_elsewhere(row, dataset, kept_studies(REPORTS))
+        if (tuning.begins.get(dataset), row) not in missing:
+            tuning.found_elsewhere(row, dataset, kept)
     failed = 0
-    for number, (dataset, row) in enumerate(wanted, 1):
-        say(f"{number} of {len(wanted)}: {row.row} on {dataset}", err=True)
+    for number, (dataset, row) in enumerate(missing, 1):
+        say(f"{number} of {len(missing)}: {row.row} on {dataset}", err=True)
         done = run_sweep(tuning.request(row, dataset, track, kept_studies(REPORTS)), Timing(), workers)
         for path in (*keep_study(study_folder(tuning.study(row, dataset)), REPORTS), *write_table(tuning, REPORTS)):
             say(f"wrote {short_path(path)}", err=True)

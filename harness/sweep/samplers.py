@@ -1,7 +1,8 @@
 """Who proposes the next point, and who gives up on a trial: Optuna's own, with every argument spelt out.
 
 Each slot has a sampler of its own, seeded by the sweep's seed and the number of the slot. So the points drawn before
-there is anything to learn from are the same however many workers draw them, and no two workers draw the same.
+there is anything to learn from are the same however many workers draw them, and no two workers draw the same. Sweeps of
+the same ranges draw the same points, too, except where one begins with what another found: that point would come again.
 """
 
 import warnings
@@ -27,7 +28,8 @@ def make_sampler(plan: Plan, slot: int) -> "BaseSampler":
     """The sampler of a slot."""
     from optuna.samplers import RandomSampler, TPESampler
 
-    seed = int(np.random.SeedSequence(plan.seed, spawn_key=(slot,)).generate_state(1)[0])
+    others = (len(plan.starts),) if len(plan.starts) > 1 else ()
+    seed = int(np.random.SeedSequence(plan.seed, spawn_key=(slot, *others)).generate_state(1)[0])
     options = sampler_options(plan)
     if plan.sampler == "random":
         return RandomSampler(seed=seed)

@@ -50,6 +50,8 @@ class Test(Settings):
     """Percent by which it may be behind: the claim is that it is not worse by more."""
     datasets: list[str] = Field(default=[])
     """Where the claim is made; empty for everywhere."""
+    pair: str = ""
+    """What tells it from the other tests of the claim, in a word."""
 
     @model_validator(mode="after")
     def _tests_something(self) -> "Test":
@@ -85,6 +87,7 @@ class Outcome:
     sign: int
     """1: as claimed; -1: the reverse; 0: not told from chance."""
     margin: float = 0.0
+    pair: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ class Findings:
             found = [self._compared(grid.dataset, ahead, behind, metric, test.margin) for metric in test.metrics]
             if test.cheaper is not None:
                 found.append(_costs(grid.dataset, ahead, behind, test.cheaper))
-            yield from (outcome for outcome in found if outcome)
+            yield from (replace(outcome, pair=test.pair) for outcome in found if outcome)
 
     def _compared(self, dataset: str, ahead: Line, behind: Line, metric: str, margin: float) -> Outcome | None:
         rows = [mean_rows(line, metric, self.evidence) for line in (ahead, behind)]
@@ -258,8 +261,12 @@ def row_of(grid: Grid, stem: str) -> Line | None:
 
 
 def _costs(dataset: str, ahead: Line, behind: Line, share: float) -> Outcome | None:
-    """Compares trainings on the kind of machine on which both were run most often; None if there is none."""
-    often = Counter(map(machine_of, ahead.records)) & Counter(map(machine_of, behind.records))
+    """Compares trainings on the kind of machine on which both were run most often; None if there is none.
+
+    Two runs that do not say on which processor may have had different ones.
+    """
+    known = [Counter(machine_of(one) for one in line.records if one.environment.get("cpu")) for line in (ahead, behind)]
+    often = known[0] & known[1]
     if not often:
         return None
     newest = {

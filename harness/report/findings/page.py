@@ -1,13 +1,14 @@
 """The page of findings: verdicts, every method, and how to repeat it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.published import JUDGED, MATRIX
+from harness.published import JUDGED, MATRIX, SUBJECT
 from harness.report.cells import Cell, Figure, Table
 from harness.report.comparing.paired import LEVEL
-from harness.report.evidence import Evidence, machine_of
-from harness.report.findings.behind import Gap, compares, gaps
-from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings
+from harness.report.evidence import Evidence, Study, machine_of, shown_value
+from harness.report.findings.behind import Gap, compares, gaps, level_with
+from harness.report.findings.claims import TIMES, TRANSFORMER, Finding, Findings, row_of
 from harness.report.findings.standings import STANDINGS, digest_of, labels_of, matrix_table, picture
 from harness.report.grids import Grid, Line
 from harness.report.grids.significance import BETTER, WORSE
@@ -56,7 +57,8 @@ def _methods(found: Findings, drawn: Sequence[str]) -> Iterator[str]:
     large = found.own(TRANSFORMER)
     where = ", ".join(grid.dataset for grid in large)
     told = f"{markdown_text(f'{TRANSFORMER}, on {where}: {large[0].table.caption}')} " if large else ""
-    cell = next(line for line in found.matrix[0].lines if line.records).rows[0].name
+    first = found.matrix[0]
+    cell = (row_of(first, SUBJECT) or next(line for line in first.lines if line.records)).rows[0].name
     yield (
         f"{told}One cell again: `python -m harness run --published {cell} --seed 0`; the others' names, spread, "
         f"times: [{STANDINGS}]({STANDINGS}). Settings and all metrics: "
@@ -70,7 +72,11 @@ def _first(matrix: Sequence[Grid], above: Sequence[Gap], *, rerun: bool) -> str:
     lines = []
     for metric in JUDGED:
         behind = {gap.where for gap in above if gap.metric == metric}
-        first = [grid.dataset for grid in matrix if compares(grid, metric) and grid.dataset not in behind]
+        first = []
+        for grid in matrix:
+            if compares(grid, metric) and grid.dataset not in behind:
+                shared = level_with(grid, metric)
+                first.append(f"{grid.dataset} (level with {' and '.join(shared)})" if shared else grid.dataset)
         lines.append(f"in {metric} on {', '.join(first)}" if first else f"in {metric} nowhere")
     more = ["where it is not, by how much and why"] if above else []
     more += ["what had been run before, and with which result"] if rerun else []
@@ -93,7 +99,7 @@ def summary(findings: Sequence[Finding]) -> Table:
     ]
     columns = ("claim", "verdict", *datasets, "why")
     caption = (
-        "By how many points the row that should be above is above the other; of times the ratio. "
+        "By how many points the row that should be above is above the other; of times the ratio, as measured. "
         f"{BETTER} as claimed, {WORSE} the reverse: so it would be on other test rows, with these trainings (paired, "
         f"{100 * LEVEL:g} %, Holm's correction within a claim). A claim is decided if its decided tests agree and are "
         "no fewer than the others."
@@ -102,13 +108,14 @@ def summary(findings: Sequence[Finding]) -> Table:
 
 
 def _told(finding: Finding, dataset: str) -> str:
-    """Differences by metric, marked where a test tells them from chance."""
+    """Differences by metric, named where a claim has several, marked where a test tells them from chance."""
     found: dict[str, list[str]] = {}
     for one in finding.outcomes:
         if one.dataset == dataset:
             first, second = one.values
-            told = f"{first / second:.2f} of it" if one.measure in TIMES.values() else f"{first - second:+.2f}"
-            found.setdefault(one.measure, []).append(told + _MARKS[one.sign])
+            timed = one.measure in TIMES.values()  # compared as they are, by no test
+            told = f"{first / second:.2f} of it" if timed else f"{first - second:+.2f}{_MARKS[one.sign]}"
+            found.setdefault(one.measure, []).append(f"{one.pair} {told}".strip())
     return "; ".join(f"{measure} {', '.join(told)}" for measure, told in found.items())
 
 
@@ -149,6 +156,7 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     digests = {grid.dataset: digest_of(grid) for grid in findings.matrix}
     studies = [one for one in evidence.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
     moved = sorted({one.dataset for one in studies if one.digest != digests[one.dataset]})
+    twice = Counter(study.dataset for study in studies if _repeats(study))
     trials = [trial for study in studies for trial in study.trials]
     ran, searched = (sum(one.seconds for one in some) / 3600 for some in (records, trials))
     seeds = {grid.dataset: len({one.config["seed"] for one in grid.records}) for grid in findings.matrix}
@@ -157,42 +165,51 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     more = (
         f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
         f"On {', '.join(moved)} the searches saw an earlier version of the data." if moved else "",
+        *(f"Of those on {where}, {count} drew one point twice: one trial fewer." for where, count in twice.items()),
         f"Not run yet: {'; '.join(findings.missing)}." if findings.missing else "",
     )
     sentences = "".join(f"{markdown_text(sentence)}\n" for sentence in more if sentence)
     return f"""# Findings
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
-Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on a dataset as many for every
-method, judged on held-out train rows. The runs took {ran:.1f} hours and the searches {searched:.1f}, added up over
+Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, all of one dataset with as many
+trials, judged on held-out train rows. The runs took {ran:.1f} hours and the searches {searched:.1f}, added up over
 processes, on {markdown_text("; ".join(machines))}.
 {sentences}\
 Made from [runs/](runs) and [studies/](studies).
 """
 
 
+def _repeats(study: Study) -> bool:
+    """Whether a search tried a point that it had tried already, but for digits that do not count."""
+    points = [tuple(sorted((name, shown_value(value)) for name, value in one.params.items())) for one in study.trials]
+    return len({*points}) < len(points)
+
+
 def _foot(findings: Findings) -> str:
-    ablations: dict[str, set[str]] = {}
-    seeds: dict[str, set[int]] = {}
+    seeds: dict[tuple[str, str], set[int]] = {}
     own = dict.fromkeys(table for table in (MATRIX, TRANSFORMER) if findings.own(table))
     for outcome in (outcome for one in findings.all for outcome in one.outcomes):
         table = outcome.ahead.table
         if outcome.dataset in table.seeds:
             own[table.table] = None
         else:
-            ablations.setdefault(outcome.dataset, set()).add(table.table)
-            seeds.setdefault(outcome.dataset, set()).update(int(one.config["seed"]) for one in outcome.ahead.records)
+            ran = (*outcome.ahead.records, *outcome.behind.records)
+            seeds.setdefault((table.table, outcome.dataset), set()).update(int(one.config["seed"]) for one in ran)
     alike: dict[tuple[str, str], list[str]] = {}
-    for dataset, tables in ablations.items():
-        alike.setdefault((",".join(sorted(tables)), ",".join(map(str, sorted(seeds[dataset])))), []).append(dataset)
+    for (name, dataset), some in sorted(seeds.items()):
+        alike.setdefault((dataset, ",".join(map(str, sorted(some)))), []).append(name)
+    lines: dict[tuple[str, str], list[str]] = {}
+    for (dataset, given), tables in alike.items():
+        lines.setdefault((",".join(tables), given), []).append(dataset)
     others = "".join(
-        f"python -m harness bench --table {tables} --datasets {','.join(datasets)} --seeds {some}\n"
-        for (tables, some), datasets in alike.items()
+        f"python -m harness bench --table {tables} --datasets {','.join(datasets)} --seeds {given}\n"
+        for (tables, given), datasets in lines.items()
     )
     return f"""## Repeat it
 
 ```
-python -m harness tune {MATRIX}     # settings, on held-out rows
+python -m harness tune {MATRIX} --anew     # settings, on held-out rows
 python -m harness bench --table {",".join(own)}     # every row, every seed; then the papers' ablations
 {others}python -m harness report --collect && python -m harness report --write
 ```

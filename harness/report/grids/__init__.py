@@ -120,7 +120,7 @@ class Grid:
 
     @property
     def command(self) -> str:
-        """What runs it: rows of every method that it has runs of, with every seed that one of them has.
+        """What runs it: the rows that it has runs of, each with every seed that one of them has.
 
         Empty where a folder of data or weights was used: a record does not tell where it lies.
         """
@@ -128,10 +128,10 @@ class Grid:
         if len(data) != 1 or any(map(_is_folder, (*data, *(change.value for change in self.base)))):
             return ""
         seeds = sorted({one.config["seed"] for one in self.records})
-        ran = dict.fromkeys(str(line.method) for line in self.lines if line.records)
-        every = {line.method for line in self.lines if line.method}
+        ran = [line.rows[0].stem for line in self.lines if line.records]
+        every = {line.rows[0].stem for line in self.lines if line.method}
         words = ["python", "-m", "harness", "bench", "--table", self.table.table, "--datasets", *data]
-        words += ["--seeds", ",".join(map(str, seeds)), *(["--methods", ",".join(ran)] if every - {*ran} else [])]
+        words += ["--seeds", ",".join(map(str, seeds)), *(["--rows", ",".join(ran)] if every - {*ran} else [])]
         return shlex.join([*words, *(word for change in self.base for word in change.options)])
 
     @property

@@ -122,9 +122,7 @@ def caption(grid: Grid, tests: dict[str, Tested | None]) -> str:
         told.append(_tests(grid, tests))
     told.append("X: nothing measured." if any(line.method and not line.records for line in grid.lines) else "")
     if grid.own:
-        told.append(
-            f"Settings: methods/tuned/{grid.table.table}.yaml, which says how each was chosen on held-out rows."
-        )
+        told.append(f"Settings: methods/tuned/{grid.table.table}.yaml, which says where each row has them from.")
     elif grid.published:
         told.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
     elif grid.records:
@@ -151,6 +149,9 @@ def _about(grid: Grid) -> list[str]:
     ]
     if grid.base:
         told.append(f"Changed from the defaults: {', '.join(map(str, grid.base))}.")
+        touched = {name for change in grid.base for name in change.methods}
+        if all(change.methods for change in grid.base) and {one.config["method"] for one in records} - touched:
+            told.append("Other methods have theirs: a difference may be one of settings, not of methods.")
     if grid.left_out:
         told.append(f"{grid.left_out} runs of other data or versions are left out.")
     return told
