@@ -157,6 +157,25 @@ def test_a_cell_is_done_by_settings_that_count(workspace: Path, capsys: pytest.C
     assert shown.err.count("left out a damaged record") == 1
 
 
+def test_a_setting_that_an_older_record_lacks_counts_as_its_default(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cell,) = plan(request("unidec", settings=("epochs=1", "batch_size=60", "augment=one-hot")))
+    record, folder = finished(cell)
+    again = ["--methods", "unidec", *TINY, "--set", "epochs=1", "--set", "batch_size=60", "--set", "augment=one-hot"]
+    params, options = dict(record.config["params"]), dict(record.config["augment_options"])
+    assert params.pop("dropout") == 0.1
+    assert options.pop("labels", None) is not None
+    older = record.model_copy(update={"config": record.config | {"params": params, "augment_options": options}})
+    (folder / "record.json").write_text(older.model_dump_json())
+    assert statuses(*again, capsys=capsys) == ["done"]
+    assert statuses(*again, "--set", "dropout=0.2", capsys=capsys) == ["missing"]
+    params["beta"] += 1
+    other = record.model_copy(update={"config": record.config | {"params": params}})
+    (folder / "record.json").write_text(other.model_dump_json())
+    assert statuses(*again, capsys=capsys) == ["missing"]
+
+
 def test_other_data_or_other_weights_under_one_name_are_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

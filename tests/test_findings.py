@@ -335,6 +335,7 @@ def test_a_claim_is_told_dataset_by_dataset() -> None:
     cost = replace(found[0], measure="training s", values=(50.0, 200.0))
     (row,) = summary([Finding(claim({}), (found[0], cost))]).rows
     assert row[2].text == "P@1 -1.00†; training s 0.25 of it", "no test was made of times"
-    pairs = tuple(replace(one, pair=name) for one, name in zip(found, ("Φ", "Ψ"), strict=False))
-    (row,) = summary([Finding(claim({}), pairs)]).rows
-    assert row[2].text == "P@1 Φ -1.00†, Ψ -1.00"
+    named = tuple(replace(one, pair=name) for one, name in zip(found, ("Φ", "Ψ", "both", "Ψ"), strict=True))
+    (row,) = summary([Finding(claim({}), named)]).rows
+    assert row[0].text.endswith("; in turn Φ, Ψ, both)")
+    assert [cell.text for cell in row[2:4]] == ["P@1 -1.00†, -1.00, -1.00†", "P@1 Ψ -1.00‡"]

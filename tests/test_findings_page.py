@@ -157,7 +157,7 @@ def test_a_point_that_was_tried_twice_is_told(other: float, told: bool, found: F
     facts: dict[str, Any] = {"method": "unidec", "dataset": DATASET, "objectives": ["P@1"], "space": {}, "settings": {}}
     study = Study(name="mine-x", digest="a", best=[0], trials=trials, **facts)
     text = str(findings_page(again(found, studies=(study,))))
-    assert (f"Of those on {DATASET}, 1 drew one point twice: one trial fewer." in text) is told
+    assert (f"On {DATASET} 1 searches drew a point twice: a trial less." in text) is told
 
 
 def test_a_first_place_that_is_shared_is_told(found: Findings) -> None:

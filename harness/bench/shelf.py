@@ -1,13 +1,16 @@
 """What a folder of runs holds already: finished runs, and interrupted ones that can be taken up."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from harness.bench import Cell
+from harness.config import flatten
 from harness.errors import UserError
 from harness.event import first_event
 from harness.facts import recorded
@@ -16,6 +19,7 @@ from harness.model import ENCODERS
 from harness.printable import printable
 from harness.record import RunRecord, read_record, resumable_at
 from harness.report import settings_of
+from harness.report.grids.defaults import default_settings
 from harness.runlock import held_by_another
 
 
@@ -25,11 +29,19 @@ def key_of(config: dict[str, Any], dataset: dict[str, Any], metric_version: int,
     Settings that change no result (device, micro-batches, checkpoints) are left out, as tables leave them out.
     `config` and `dataset` are as recorded. `identity` is the hash of the encoder's weights. It counts for a model
     folder alone, because a folder is recorded by its last name and other weights may lie in another one of that name.
+    A setting that an older record lacks, because there was none, counts as its default, as tables count it.
     """
     names = [config[name] for name in ("method", "dataset", "encoder", "seed")]
     data = [dataset.get(name) for name in ("digest", "filter", "propensity")]
     weights = None if config["encoder"] in ENCODERS else identity
-    return sha256_json([settings_of(config), names, data, metric_version, weights])
+    kind = config["method"], dataset.get("name"), config["encoder"], config.get("augment", "none")
+    usual = _defaults(*map(str, kind))
+    return sha256_json([usual | json.loads(settings_of(config)), names, data, metric_version, weights])
+
+
+@cache
+def _defaults(method: str, dataset: str, encoder: str, augment: str) -> dict[str, str]:
+    return flatten(default_settings(method, dataset, {"encoder": encoder, "augment": augment}) or {})
 
 
 @dataclass(frozen=True)

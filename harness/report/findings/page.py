@@ -90,7 +90,7 @@ def summary(findings: Sequence[Finding]) -> Table:
     datasets = sorted({outcome.dataset for one in findings for outcome in one.outcomes})
     rows = [
         (
-            Cell(f"{one.claim.claim} ({one.claim.source})"),
+            Cell(f"{one.claim.claim} ({'; '.join([one.claim.source, *_in_turn(one)])})"),
             Cell(one.verdict, best=one.verdict in ("holds", "does not hold")),
             *(Cell(_told(one, dataset)) for dataset in datasets),
             Cell(one.why),
@@ -107,16 +107,30 @@ def summary(findings: Sequence[Finding]) -> Table:
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
 
 
+def _in_turn(finding: Finding) -> list[str]:
+    """What the figures of a claim are of, where there are several to a metric."""
+    pairs = _pairs(finding)
+    return [f"in turn {', '.join(pairs)}"] if len(pairs) > 1 else []
+
+
+def _pairs(finding: Finding) -> list[str]:
+    return list(dict.fromkeys(one.pair for one in finding.outcomes if one.pair))
+
+
 def _told(finding: Finding, dataset: str) -> str:
-    """Differences by metric, named where a claim has several, marked where a test tells them from chance."""
-    found: dict[str, list[str]] = {}
-    for one in finding.outcomes:
-        if one.dataset == dataset:
-            first, second = one.values
-            timed = one.measure in TIMES.values()  # compared as they are, by no test
-            told = f"{first / second:.2f} of it" if timed else f"{first - second:+.2f}{_MARKS[one.sign]}"
-            found.setdefault(one.measure, []).append(f"{one.pair} {told}".strip())
-    return "; ".join(f"{measure} {', '.join(told)}" for measure, told in found.items())
+    """Differences by metric, marked where a test tells them from chance; named where one before them is missing."""
+    found: dict[str, dict[str, str]] = {}
+    for place, one in enumerate(one for one in finding.outcomes if one.dataset == dataset):
+        first, second = one.values
+        timed = one.measure in TIMES.values()  # compared as they are, by no test
+        told = f"{first / second:.2f} of it" if timed else f"{first - second:+.2f}{_MARKS[one.sign]}"
+        found.setdefault(one.measure, {})[one.pair or str(place)] = told
+    pairs, words = _pairs(finding), []
+    for measure, by_pair in found.items():
+        in_turn = [*by_pair] == pairs[: len(by_pair)] or not pairs
+        figures = (told if in_turn else f"{pair} {told}" for pair, told in by_pair.items())
+        words.append(f"{measure} {', '.join(figures)}")
+    return "; ".join(words)
 
 
 def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) -> Table:
@@ -165,7 +179,7 @@ def _head(evidence: Evidence, findings: Findings) -> str:
     more = (
         f"Claims about parts of a method rest on {len(others):,} more runs, not tuned." if others else "",
         f"On {', '.join(moved)} the searches saw an earlier version of the data." if moved else "",
-        *(f"Of those on {where}, {count} drew one point twice: one trial fewer." for where, count in twice.items()),
+        *(f"On {where} {count} searches drew a point twice: a trial less." for where, count in twice.items()),
         f"Not run yet: {'; '.join(findings.missing)}." if findings.missing else "",
     )
     sentences = "".join(f"{markdown_text(sentence)}\n" for sentence in more if sentence)
