@@ -130,7 +130,8 @@ def test_astec_is_its_definition(teacher: str) -> None:
     encoder = make("astec", teacher)
     tokens = tokens_of(encoder)
     for row, vector in enumerate(encode(encoder, tokens)):
-        np.testing.assert_allclose(vector, astec_by_hand(encoder, tokens[row].astype(np.int64)), atol=1e-6)
+        expected = astec_by_hand(encoder, tokens[row].astype(np.int64))
+        np.testing.assert_allclose(vector, expected, rtol=1e-5, atol=1e-5)  # sums of float32, in another order
 
 
 def test_astec_starts_as_twice_the_bag(teacher: str) -> None:

@@ -132,7 +132,8 @@ def test_a_table_for_programs() -> None:
     (document,) = documents(Evidence((record("a", method="unidec-thesis"),)), ["thesis-2.5"], [DATASET])
     (told,) = map(as_dict, document.tables)
     assert told["id"] == f"thesis-2.5-{DATASET}"
-    assert told["command"] == f"python -m harness bench --table thesis-2.5 --datasets {DATASET} --seeds 0"
+    command = f"python -m harness bench --table thesis-2.5 --datasets {DATASET} --seeds 0"
+    assert told["command"] == f"{command} --rows unidec,unidec-de,unidec-clf"
     assert len(told["rows"]) == 6
     assert [row["P@1"]["mean"] for row in told["rows"]] == [50.0, 49.0, 48.0, None, None, None]
 

@@ -187,8 +187,8 @@ def _head(evidence: Evidence, findings: Findings) -> str:
 
 Do the papers' claims hold on data that needs no download? {len(records):,} runs on {datasets}; encoder {encoders}.
 Settings of the benchmark come from {len(trials):,} trials in {len(studies)} searches, on each dataset equally many for
-every method, judged on held-out train rows. The runs took {ran:.1f} hours and the searches {searched:.1f}, added up over
-processes, on {markdown_text("; ".join(machines))}.
+every method, judged on held-out train rows. The runs took {ran:.1f} hours and the searches {searched:.1f}, added up
+over processes, on {markdown_text("; ".join(machines))}.
 {sentences}\
 Made from [runs/](runs) and [studies/](studies).
 """
