@@ -246,11 +246,11 @@ def test_everything_can_be_read_in_light_and_dark(browser: Browser, whole: Path)
         assert pale_texts(page) == []
         # what a reader asks for counts more than what the system prefers, also the next time
         page.locator("#theme").click()
-        assert page.evaluate(_LIGHTNESS) < 0.2
+        page.wait_for_function(f"({_LIGHTNESS})() < 0.2")
         page.reload()
-        assert page.evaluate(_LIGHTNESS) < 0.2
+        page.wait_for_function(f"({_LIGHTNESS})() < 0.2")
         page.emulate_media(media="print")
-        assert page.evaluate(_LIGHTNESS) > 0.8
+        page.wait_for_function(f"({_LIGHTNESS})() > 0.8")
         assert pale_texts(page) == []
 
 

@@ -1,6 +1,6 @@
 """What the comparison marks in a real browser, held against the marks of the printed tables."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-def written(folder: Path, *records: Any) -> Path:
+def written(folder: Path, *records: Any, benchmark: Collection[str] = ()) -> Path:
+    folder.mkdir(exist_ok=True)
     page = folder / "index.html"
-    page.write_text(build_page(page_data(Evidence(records)), {}), encoding="utf-8")
+    page.write_text(build_page(page_data(Evidence(records), benchmark), {}), encoding="utf-8")
     return page
 
 
@@ -76,3 +77,39 @@ def test_a_long_comparison_begins_with_default_settings(browser: Browser, tmp_pa
         assert rows.count() == 46
         page.reload()
         assert rows.count() == 46, "the address keeps what was asked for"
+
+
+def test_where_there_is_a_benchmark_it_leads(browser: Browser, tmp_path: Path) -> None:
+    """At default settings the baseline would seem to be the best: the other method has only searched ones."""
+    searched = run("b", p1=70.0, config={**run("b").config, "params": {"beta": 9}}, run_id="searched")
+    varied = [
+        run(
+            "b",
+            number,
+            p1=90.0,
+            config={**run("b", number).config, "params": {"beta": 100 + number}},
+            run_id=f"b{number}",
+        )
+        for number in range(45)
+    ]
+    base = run("a", p1=40.0)
+    page_of = {
+        name: written(tmp_path / name, base, searched, *varied, benchmark=judged)
+        for name, judged in (("with", {base.run_id, "searched"}), ("without", set()))
+    }
+    for name, best, label, shown in (
+        ("with", "b", "settings of the benchmark only", "2 of 47 rows"),
+        ("without", "a", "default settings only", "1 of 47 rows"),
+    ):
+        with visit(browser, page_of[name], missing=MANIFEST) as page:
+            assert page.locator("#overview .leader .by").first.inner_text() == best
+            assert page.locator("label:has(#defaults)").inner_text().strip() == label
+            assert page.locator("#shown").inner_text() == shown
+
+
+def test_a_card_names_all_that_lead(browser: Browser, tmp_path: Path) -> None:
+    """fault 61: what prints alike leads alike; a metric that no run at default settings has is none"""
+    other = run("c", config={**run("c").config, "params": {"beta": 9}}, metrics={"P@1": 1.0, "PSP@5": 2.0})
+    runs = [run(name, metrics={"P@1": value}) for name, value in (("a", 50.001), ("b", 50.002), ("d", 40.0))]
+    with visit(browser, written(tmp_path, *runs, run("c", 1, metrics={"P@1": 3.0}), other), missing=MANIFEST) as page:
+        assert page.locator("#overview .leader").all_inner_texts() == ["P@1\n50.00\na, b", "PSP@5\nX"]

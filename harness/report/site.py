@@ -82,7 +82,8 @@ def make_site(evidence: Evidence) -> Site:
                 files[f"{figure_stem(dataset, one.id)}.png"] = one.png
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
-    files[PAGE] = build_page(page_data(evidence), figures, shown).encode()
+    judged = {one.run_id for grid in findings.matrix for one in grid.records}
+    files[PAGE] = build_page(page_data(evidence, judged), figures, shown).encode()
     pictured = [
         name for name, some in figures.items() if any(one.id == MATRIX and isinstance(one, Drawing) for one in some)
     ]

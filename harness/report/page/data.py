@@ -8,6 +8,7 @@ in a pool, and known by its number.
 import itertools
 import json
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -57,15 +58,21 @@ class _Pools:
         return self.configs.number([self.settings.number(pair) for pair in sorted(flatten(values).items())])
 
 
-def page_data(evidence: Evidence) -> dict[str, Any]:
-    """Everything the page shows of the runs, as plain values; the same evidence gives the same values."""
+def page_data(evidence: Evidence, benchmark: Collection[str] = ()) -> dict[str, Any]:
+    """Everything the page shows of the runs, as plain values; the same arguments give the same values.
+
+    Args:
+        evidence: Records, and what belongs to them.
+        benchmark: Ids of the runs of the benchmark. On datasets that have some, these are what the page begins with and
+            judges by; on others it is runs at default settings.
+    """
     records = {record.run_id: record for record in evidence.records}
     try:
         frame = tidy(list(evidence.records))
     except UserError:  # the page of an empty folder says what to do
         frame = pd.DataFrame()
     pools = _Pools()
-    datasets = _datasets(frame, records)
+    datasets = _datasets(frame, records, {*benchmark})
     used = sorted({name for one in datasets for row in one["rows"] for name in row["runs"]})
     return {
         "datasets": datasets,
@@ -80,7 +87,7 @@ def page_data(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[str, Any]]:
+def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]) -> list[dict[str, Any]]:
     if frame.empty:
         return []
     told = _told(sorted(set(frame["run_id"])), records)
@@ -101,7 +108,8 @@ def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[s
                 "note": f"Percent on test rows; {', '.join(measured)}.",
                 "statistics": newest.dataset.get("statistics", {}),
                 "metrics": _measured(part),
-                "rows": _rows(part, records),
+                "benchmark": not benchmark.isdisjoint(part["run_id"]),
+                "rows": _rows(part, records, benchmark),
             }
         )
     found.sort(key=lambda one: (-len(one["rows"]), one["name"]))  # where there is most to compare comes first
@@ -153,8 +161,8 @@ def _measured(part: pd.DataFrame) -> list[str]:
     return [name for name in SHOWN if name in names] or names
 
 
-def _rows(part: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[str, Any]]:
-    shown = _measured(part)
+def _rows(part: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]) -> list[dict[str, Any]]:
+    shown, judged = _measured(part), not benchmark.isdisjoint(part["run_id"])
     rows: list[dict[str, Any]] = []
     for key, group in part.sort_values(["seed", "run_id"]).groupby(_GROUP, sort=True):
         names = dict(zip(_GROUP, key, strict=True))
@@ -165,6 +173,7 @@ def _rows(part: pd.DataFrame, records: dict[str, RunRecord]) -> list[dict[str, A
                 "run": runs[0],
                 "runs": runs,
                 **names,
+                "main": not benchmark.isdisjoint(runs) if judged else not names["settings"],
                 "figures": _figures(shown, group[shown].to_numpy(np.float64)),
                 "seconds": float(group["seconds"].mean()),
                 "memory": max((one for one in memory if one is not None), default=None),

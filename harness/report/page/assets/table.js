@@ -22,6 +22,7 @@ function comparisonTable(data, openRun) {
     order = readOrder(look("sort"), dataset);
     defaults.checked = look("defaults", isLong(dataset) ? "1" : "0") === "1";
     byId("comparison-note").textContent = dataset.note;
+    byId("defaults-of").textContent = dataset.benchmark ? "settings of the benchmark only" : "default settings only";
     head.replaceChildren(headOf(dataset, sortBy));
     arrange();
   }
@@ -36,7 +37,7 @@ function comparisonTable(data, openRun) {
   function arrange() {
     const wanted = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const kept = rows.filter(
-      ({ row, words }) => wanted.every((word) => words.includes(word)) && !(defaults.checked && row.settings),
+      ({ row, words }) => wanted.every((word) => words.includes(word)) && !(defaults.checked && !row.main),
     );
     kept.sort((one, other) => inOrder(order, one.row, other.row));
     for (const entry of kept) entry.node ??= rowOf(entry.row, dataset, openRun);
@@ -77,7 +78,7 @@ function comparisonTable(data, openRun) {
 }
 
 /** Whether a dataset has so many rows that those of other settings are better asked for. */
-const isLong = ({ rows }) => rows.length > LONG && rows.some((row) => !row.settings) && rows.some((row) => row.settings);
+const isLong = ({ rows }) => rows.length > LONG && rows.some((row) => row.main) && rows.some((row) => !row.main);
 
 const wordsOf = (row) => [row.method, row.encoder, row.scorer, row.settings || "default"].join(" ").toLowerCase();
 
@@ -172,15 +173,17 @@ function markColumn(table, dataset, { key, falls }, rows) {
   }
 }
 
-/** A card per dataset with what leads there at default settings. */
+/** A card per dataset with what leads there in the benchmark, or at default settings. */
 function overview(data, choose) {
   const card = (dataset) => {
     const { test, labels } = dataset.statistics;
     const size = test && labels ? `${grouped.format(test)} queries, ${grouped.format(labels)} labels` : "";
-    const plain = dataset.rows.filter((row) => !row.settings);
+    const plain = dataset.rows.filter((row) => row.main);
     const leaders = ["P@1", "PSP@5"].filter((name) => dataset.metrics.includes(name)).map((name) => {
-      const best = (plain.length ? plain : dataset.rows).reduce((one, other) => ((other.figures[name].mean ?? -1) > (one.figures[name].mean ?? -1) ? other : one));
-      return el("span", { class: "leader" }, el("span", { class: "metric", text: name }), el("b", { text: percent(best.figures[name].mean) }), el("span", { class: "by", text: named(best.method) }));
+      const judged = (plain.length ? plain : dataset.rows).filter((row) => typeof row.figures[name].mean === "number");
+      const best = percent(judged.length ? Math.max(...judged.map((row) => row.figures[name].mean)) : null);
+      const by = new Set(judged.filter((row) => percent(row.figures[name].mean) === best).map((row) => named(row.method)));
+      return el("span", { class: "leader" }, el("span", { class: "metric", text: name }), el("b", { text: best }), el("span", { class: "by", text: [...by].join(", ") }));
     });
     return el(
       "button",
