@@ -200,6 +200,15 @@ def test_what_is_told_of_no_dataset_is_a_fault(key: str, tmp_path: Path) -> None
             check_claims(file)
 
 
+@pytest.mark.parametrize("pairs", [("Φ", ""), ("Φ", "Φ")])
+def test_a_claim_whose_figures_could_not_be_told_apart_is_a_fault(pairs: tuple[str, str], tmp_path: Path) -> None:
+    usual = {"table": "thesis-2.5", "ahead": "unidec", "behind": "unidec-no-hard", "metrics": ["P@1"]}
+    told = {"claim": "It helps.", "source": "a", "tests": [usual | {"pair": pair} for pair in pairs]}
+    (tmp_path / "claims.yaml").write_text(json.dumps({"claims": [told]}))
+    with pytest.raises(UserError, match="a pair of its own"):
+        read_claims(tmp_path / "claims.yaml")
+
+
 def test_a_claim_that_was_written_wrong_is_told(tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text("claims: [{claim: a, source: b, tests: [{tabel: c}]}]")
     with pytest.raises(UserError, match="tabel"):

@@ -33,7 +33,10 @@ def tune(
     workers: Annotated[int, typer.Option(min=1, help="Trials side by side; they share the cores.")] = 1,
     track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "none",
     anew: Annotated[
-        bool, typer.Option("--anew", help="Search again what reports/studies has, which is then replaced.")
+        bool,
+        typer.Option(
+            "--anew", help="Search what reports/studies has, too, and replace it; what is in the workspace goes on."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the best trials as JSON.")] = False,

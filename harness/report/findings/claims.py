@@ -71,6 +71,13 @@ class Claim(Settings):
     explains: Verdict | None = None
     why: str = ""
 
+    @model_validator(mode="after")
+    def _tells_tests_apart(self) -> "Claim":
+        pairs = [test.pair for test in self.tests]
+        if any(pairs) and (not all(pairs) or len({*pairs}) < len(pairs)):
+            raise ValueError("give every test of the claim a pair of its own, or none")
+        return self
+
 
 @dataclass(frozen=True)
 class Outcome:
