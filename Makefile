@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help run test perf bench faults soak fuzz setup clean
+.PHONY: help run test bench perf faults soak fuzz setup clean
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -13,19 +13,19 @@ run: $(VENV)/.ready  ## set up, then one complete run on real data that needs no
 test: $(VENV)/.ready-dev  ## set up, then everything that is checked before a change lands: lint, types, tests
 	$(VENV)/bin/tox run --current-env
 
-perf: $(VENV)/.ready-dev  ## set up, then the speed table: our code against references, as ratios in one run
-	$(VENV)/bin/python -m harness perf
+bench: $(VENV)/.ready-dev  ## set up, then the speed table: our code against references, as ratios in one run
+	$(VENV)/bin/python -m tests.benchmarks
 
-bench: perf  ## the same
+perf: bench  ## the same
 
 faults: $(VENV)/.ready-dev  ## set up, then every case of the fault list: what was done, what happened, verdict
-	$(VENV)/bin/python -m tests.trust.faults --write
+	$(VENV)/bin/python -m tests.faults.faults --write
 
 soak: $(VENV)/.ready-dev  ## set up, then 200 trainings killed at random moments and taken up again
-	$(VENV)/bin/python -m tests.trust.soak --write
+	$(VENV)/bin/python -m tests.faults.soak --write
 
 fuzz: $(VENV)/.ready-dev  ## set up, then ten minutes of hostile input to every parser and loader
-	$(VENV)/bin/python -m tests.trust.fuzz --write
+	$(VENV)/bin/python -m tests.faults.fuzz --write
 
 setup: $(VENV)/.ready  ## create .venv with pinned versions
 

@@ -45,7 +45,13 @@ def terminate(number: int, frame: FrameType | None) -> None:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, of a device or of this machine; most allocators behind torch raise a plain error."""
-    words = ("can't allocate memory", "_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "MPS backend out of memory")
+    words = (
+        "can't allocate memory",
+        "could not create a primitive",  # oneDNN, which has no memory for its scratch pad
+        "_STATUS_ALLOC_FAILED",
+        "CUDA error: out of memory",
+        "MPS backend out of memory",
+    )
     known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return known or (isinstance(error, RuntimeError) and any(word in str(error) for word in words))
 

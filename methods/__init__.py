@@ -1,1 +1,1 @@
-"""The methods: one file each, its documented YAML beside it. Found by `harness.method`; nothing is imported here."""
+"""The methods: one file each, with a YAML beside it. Found by `harness.settings.method`; nothing is imported here."""

@@ -2,34 +2,50 @@
 
     in-batch    the pool is what the batch drew
     hnm         plus mined hard negatives, from epoch `random_epochs` on
-    full        all L labels: `harness.train.fullspace`
+    full        all L labels: `harness.train.objectives.fullspace`
 
 `loss: soft-topk` draws up to `topk` positives and asks for them among the best `topk`; see `harness.loss.topk`. In the
-full regime pools, batches of similar queries and hard negatives have no place, nor have their knobs.
+full regime pools, batches of similar queries and hard negatives have no place, nor have their parameters.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from harness.method import Inputs, Method, Parts
-from harness.model.heads import TwoHeads
-from harness.model.scoring import TwoHeadScorer
-from harness.train import Stage
-from harness.train.assembly import encoder_groups, make_optimiser
-from harness.train.fullspace import FullSpace
-from harness.train.wholespace import WholeSpaceBatches
-from methods.dpr import PlainParams, plain_model, pooled_stage
+from harness.settings.method import Inputs, Method, Parts
+from harness.settings.parameters import Count, LossName, NotNegative, Positive, Steps
+from methods.dpr import Params as DprParams
+
+if TYPE_CHECKING:
+    from harness.model.heads import TwoHeads
+    from harness.train import Stage
 
 _LOSSES = ("pick-one-label", "decoupled-softmax", "soft-topk")
 
 
-class Params(PlainParams):
-    """Knobs of `dexml`."""
+class Params(DprParams):
+    """Parameters of `dexml`; those of pools and clusters have no effect in the full regime."""
 
     regime: Literal["in-batch", "hnm", "full"] = "full"
-    grad_cache_size: Annotated[int, Field(ge=1)] = 4096
-    topk: Annotated[int, Field(ge=1)] = 5
+    """full: all labels; in-batch: what the batch drew; hnm: and mined hard negatives."""
+    batch_size: Count = 1024
+    """Queries in a batch; 3000 a GPU in the paper's configs."""
+    grad_cache_size: Count = 4096
+    """Labels encoded and scored at once in the full regime; bounds memory."""
+    random_epochs: Steps = 5
+    beta: Count | None = 1
+    """Positives drawn a query; its other positives are masked; soft-topk draws `topk`."""
+    eta: Steps = 1
+    """Hard negatives drawn a query from its shortlist (hnm); 5 for LF-Wikipedia-500K."""
+    shortlist: Count | None = 100
+    loss: LossName = "pick-one-label"
+    """pick-one-label, soft-topk, or decoupled-softmax with beta above 1."""
+    topk: Count = 5
+    """k of soft-topk."""
+    weight_decay: NotNegative = 0.01
+    warmup_epochs: NotNegative = 1.5
+    """Epochs in which learning rates rise; a tenth of the epochs."""
+    clip: Positive | None = None
 
     @field_validator("loss")
     @classmethod
@@ -49,33 +65,31 @@ class Params(PlainParams):
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """The encoder for both sides."""
-    model = plain_model(inputs, params.normalise)
-    scorer = TwoHeadScorer(model, ("de",), inputs.device, inputs.batch_tokens)
-    return Parts(scorer, model, lambda: (make_stage(inputs, params, model),))
+    from harness.model.scoring import TwoHeadScoring
+    from harness.train.assembly import plain_model, pooled_stage
+
+    model = plain_model(inputs, normalise=params.normalise)
+    topk = params.loss == "soft-topk"
+    drawn = params.model_copy(update={"beta": params.topk}) if topk else params
+
+    def stages() -> "tuple[Stage, ...]":
+        if params.regime == "full":
+            return (full_stage(inputs, drawn, model),)
+        pooled = drawn.model_copy(update={"eta": params.eta if params.regime == "hnm" else 0})
+        options = {"k": params.topk} if topk else {}
+        return (pooled_stage("dexml", inputs, pooled, model, drawn_only=True, options=options),)
+
+    return Parts(TwoHeadScoring(model, ("de",), inputs.device, inputs.batch_tokens), model, stages)
 
 
-def make_stage(inputs: Inputs, params: Params, model: TwoHeads) -> Stage:
-    """Training in the regime asked for."""
-    asked_for_topk = params.loss == "soft-topk"
-    if asked_for_topk:
-        params = params.model_copy(update={"beta": params.topk})
-    if params.regime == "full":
-        return full_stage(inputs, params, model)
-    pooled = params.model_copy(update={"eta": params.eta if params.regime == "hnm" else 0})
-    return pooled_stage("dexml", inputs, pooled, model, {"k": params.topk} if asked_for_topk else {})
-
-
-def full_stage(inputs: Inputs, params: Params, model: TwoHeads) -> Stage:
+def full_stage(inputs: Inputs, params: Params, model: "TwoHeads") -> "Stage":
     """Training against all labels."""
-    source = WholeSpaceBatches(
-        inputs.train,
-        inputs.train_filter,
-        params.batch_size,
-        beta=params.beta,
-        soft=inputs.soft,
-        seed=inputs.seed,
-        warn=inputs.warn,
-    )
+    from harness.batching.whole import WholeSpaceBatches
+    from harness.train import Stage
+    from harness.train.assembly import encoder_groups, make_optimiser
+    from harness.train.objectives.fullspace import FullSpace
+
+    source = WholeSpaceBatches(inputs, params.batch_size, beta=params.beta)
     objective = FullSpace(
         model=model,
         queries=inputs.train_tokens,

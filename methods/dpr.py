@@ -5,54 +5,50 @@ negatives). Papers of one relevant passage a question treat everything else as n
 so its other positives and its filter pairs take no part. The encoder is used as it is, without a head.
 """
 
-from typing import Any
+from harness.settings.method import Inputs, Method, Parts
+from harness.settings.parameters import (
+    Batching,
+    Count,
+    LossName,
+    NotNegative,
+    PooledSettings,
+    Positive,
+    Schedule,
+    Steps,
+)
 
-from harness.method import Inputs, Method, Parts
-from harness.model.heads import PlainHead, TwoHeads
-from harness.model.scoring import TwoHeadScorer
-from harness.train import Stage
-from harness.train.assembly import MiningSettings, encoder_groups, make_optimiser, mined_batches, retrieval_vectors
-from harness.train.psl import LossSettings, PickSomeLabels
-from harness.train.settings import OptimSettings
 
-
-class PlainParams(MiningSettings, LossSettings, OptimSettings):
-    """Knobs of a dual encoder without heads."""
+class Params(PooledSettings):
+    """Parameters of `dpr`: a dual encoder without heads."""
 
     normalise: bool = True
+    """Score cosines; false: inner products of the encoder's vectors, as in the paper, with temperature 1."""
+    batching: Batching = "random"
+    beta: Count | None = 1
+    """Positives drawn a query; its other positives are masked."""
+    eta: Steps = 0
+    """Hard negatives drawn a query from its shortlist; all queries of the batch see them."""
+    fill: bool = False
+    loss: LossName = "pick-one-label"
+    temperature: Positive = 0.05
+    """Scores are divided by it; 1 with `normalise: false`."""
+    weight_decay: NotNegative = 0.0
+    schedule: Schedule = "linear"
+    warmup_epochs: NotNegative = 1.0
+    clip: Positive | None = 2.0
 
 
-def build(inputs: Inputs, params: PlainParams) -> Parts:
+def build(inputs: Inputs, params: Params) -> Parts:
     """The encoder for both sides."""
-    model = plain_model(inputs, params.normalise)
-    scorer = TwoHeadScorer(model, ("de",), inputs.device, inputs.batch_tokens)
-    return Parts(scorer, model, lambda: (pooled_stage("dpr", inputs, params, model),))
+    from harness.model.scoring import TwoHeadScoring
+    from harness.train.assembly import plain_model, pooled_stage
 
-
-def plain_model(inputs: Inputs, normalise: bool) -> TwoHeads:
-    """The encoder's own vectors as the dual encoder's."""
-    return TwoHeads(inputs.encoder, PlainHead(normalise), None).to(inputs.device)
-
-
-def pooled_stage(
-    name: str, inputs: Inputs, params: PlainParams, model: TwoHeads, options: dict[str, Any] | None = None
-) -> Stage:
-    """Training against the pool of a batch; only the positives that a query drew count. `options` are the loss's."""
-    source = mined_batches(inputs, params, *retrieval_vectors(inputs, model), mark_drawn=True)
-    objective = PickSomeLabels(
-        model=model,
-        queries=inputs.train_tokens,
-        labels=inputs.label_tokens,
-        losses=params,
-        classifier_losses=None,
-        settings=params,
-        device=inputs.device,
-        seed=inputs.seed,
-        drawn_only=True,
-        options=options or {},
+    model = plain_model(inputs, normalise=params.normalise)
+    return Parts(
+        TwoHeadScoring(model, ("de",), inputs.device, inputs.batch_tokens),
+        model,
+        lambda: (pooled_stage("dpr", inputs, params, model, drawn_only=True),),
     )
-    groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
-    return Stage(name, params.epochs, source, objective, make_optimiser(inputs, params, groups, source.steps))
 
 
-METHOD = Method(PlainParams, build)
+METHOD = Method(Params, build)

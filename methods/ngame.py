@@ -11,59 +11,90 @@ violators (there it has e^0); queries are encoded anew before they are clustered
 training, dropout included); two HNSW graphs and a decision tree that merges them are an exact search of the sum.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from harness.method import Inputs, Method, Parts
-from harness.model.heads import Classifier, PlainHead, TwoHeads
-from harness.model.scoring import TwoHeadScorer
-from harness.repro import stage_seed
-from harness.train import Stage
-from harness.train.assembly import MiningSettings, encoder_groups, make_optimiser, mined_batches, retrieval_vectors
-from harness.train.frozen import ClassifierOnly, FrozenQueries
-from harness.train.optim import Group
-from harness.train.psl import LossSettings, PickSomeLabels
-from harness.train.settings import Dropout, OptimSettings, Positive, TableSettings
-from harness.train.tables import start_table, table_options
+from harness.settings.method import Inputs, Method, Parts
+from harness.settings.parameters import (
+    Count,
+    Dropout,
+    Epochs,
+    MiningSettings,
+    NotNegative,
+    OptimSettings,
+    PooledSettings,
+    Positive,
+    Schedule,
+    Steps,
+    TableSettings,
+)
 
-VIEWS = ("clf", "de", "concat")
-Epochs = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False)]
-Count = Annotated[int, Field(ge=1)]
+if TYPE_CHECKING:
+    from harness.model.heads import Classifier, TwoHeads
+    from harness.train import Stage
+
+SCORERS = ("clf", "de", "concat")
 Margin = Annotated[float, Field(gt=0, le=2)]
 
 
 class EncoderParams(OptimSettings):
-    """Knobs of the first module."""
+    """Parameters of the first module."""
 
     batch_size: Count = 1024
+    """Queries in a batch; 1600 in the published config."""
     double_at: Epochs = (1, 3, 5, 8, 11)
+    """Epochs from which on a batch is glued from clusters of 2, 4, 8 ... similar queries; single queries before."""
     refresh_epochs: Count = 5
+    """Make the clusters anew every so many epochs as well."""
     margin: Margin = 0.3
+    """Margin of the triplets, in cosines."""
     hardest_negatives: Count = 10
+    """Negatives of the batch that a query is compared with."""
     weighting: Literal["score", "none"] = "score"
+    """Weights of violating negatives: softmax of their scores; none: all alike; of both modules."""
     sharpness: Positive = 0.1
+    """Temperature of that softmax."""
+    weight_decay: NotNegative = 0.0
+    schedule: Schedule = "linear"
+    warmup_epochs: NotNegative = 1.0
 
 
 class Params(EncoderParams, TableSettings):
-    """Knobs of `ngame`."""
+    """Parameters of `ngame`."""
 
-    classifier_epochs: Annotated[int, Field(ge=0)] = 15
+    classifier_epochs: Steps = 15
+    """Epochs of the classifier; 100 in the published config; 0: none, Psi is the label vectors."""
     classifier_batch_size: Count = 1024
+    """Queries in a batch of the classifier; 2048 in the published config."""
     classifier_double_at: Epochs = (1, 2, 4, 6, 8)
+    """As `double_at`, for the classifier."""
     classifier_margin: Margin = 0.2
+    """Margin of the classifier's triplets."""
     classifier_hardest_positives: Count = 3
+    """Positives of a query that are compared with its hardest negatives."""
     classifier_hardest_negatives: Count = 5
+    """Negatives of the batch that they are compared with."""
     classifier_sharpness: Positive = 1.0
+    """As `sharpness`, for the classifier."""
     classifier_dropout: Dropout = 0.5
+    """Dropout of the query's vector."""
     classifier_lr: Positive | None = None
-    classifier_warmup_epochs: Annotated[float, Field(ge=0)] = 1.0
-    classifier_warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    """Learning rate of Psi; null: what the encoder was made for; 1e-3 in the published config."""
+    classifier_warmup_epochs: NotNegative = 1.0
+    """As `warmup_epochs`, for the classifier."""
+    classifier_warmup_steps: Steps | None = None
+    """Steps in place of `classifier_warmup_epochs`."""
     scorer: Literal["clf", "de", "concat"] = "clf"
+    """What the run reports as its own: clf (Psi), de (the encoder, Phi) or concat."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """Encoder and classifier, the one after the other."""
+    from harness.model.heads import Classifier, PlainHead, TwoHeads
+    from harness.model.scoring import TwoHeadScoring
+    from harness.train.tables import table_options
+
     encoder, labels = inputs.encoder, inputs.train.shape[1]
     classifier = Classifier(
         *(encoder.dim, encoder.dim, labels, "cosine", params.classifier_dropout, 0.0),
@@ -71,56 +102,49 @@ def build(inputs: Inputs, params: Params) -> Parts:
         **table_options(params),
     )
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
-    scorer = TwoHeadScorer(
-        model,
-        (params.scorer, *(view for view in VIEWS if view != params.scorer)),
-        inputs.device,
-        inputs.batch_tokens,
-    )
+    scorers = (params.scorer, *(scorer for scorer in SCORERS if scorer != params.scorer))
     return Parts(
-        scorer,
+        TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens),
         model,
         lambda: (encoder_stage(inputs, params, model), classifier_stage(inputs, params, model, classifier)),
     )
 
 
-def encoder_stage(inputs: Inputs, params: EncoderParams, model: TwoHeads, *, stage: int = 0) -> Stage:
-    """The first module; also Renee's warm start. `stage` is its place in the training."""
-    source = mined_batches(
-        inputs,
-        _glued(params.batch_size, params.double_at, params.refresh_epochs, beta=1),
-        *retrieval_vectors(inputs, model),
-        mark_drawn=True,
-        seed=stage_seed(inputs.seed, stage),
+def encoder_stage(inputs: Inputs, params: EncoderParams, model: "TwoHeads") -> "Stage":
+    """The first module; also Renee's warm start."""
+    from harness.model.heads import TwoHeads
+    from harness.train.assembly import pooled_stage
+
+    pooled = PooledSettings(
+        **params.model_dump(include=set(OptimSettings.model_fields)),
+        **_glued(params.batch_size, params.double_at, params.refresh_epochs, beta=1).model_dump(),
+        loss="triplet",
+        temperature=1.0,
     )
-    objective = PickSomeLabels(
-        model=TwoHeads(model.encoder, model.retrieval, None),  # the classifier takes no part
-        queries=inputs.train_tokens,
-        labels=inputs.label_tokens,
-        losses=LossSettings(loss="triplet", temperature=1.0),
-        classifier_losses=None,
-        settings=params,
-        device=inputs.device,
-        seed=stage_seed(inputs.seed, stage),
-        drawn_only=True,
-        options={
-            "margin": params.margin,
-            "hardest_negatives": params.hardest_negatives,
-            "weighting": params.weighting,
-            "sharpness": params.sharpness,
-        },
-    )
-    groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
-    optimiser = make_optimiser(inputs, params, groups, source.steps)
-    return Stage("ngame encoder", params.epochs, source, objective, optimiser, view="de")
+    options = {
+        "margin": params.margin,
+        "hardest_negatives": params.hardest_negatives,
+        "weighting": params.weighting,
+        "sharpness": params.sharpness,
+    }
+    alone = TwoHeads(model.encoder, model.retrieval, None)  # the classifier takes no part
+    return pooled_stage("ngame encoder", inputs, pooled, alone, drawn_only=True, options=options, scorer="de")
 
 
-def classifier_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier: Classifier) -> Stage:
+def classifier_stage(inputs: Inputs, params: Params, model: "TwoHeads", classifier: "Classifier") -> "Stage":
     """The second module."""
+    from harness.batching.mined import MinedBatches
+    from harness.seeds import stage_seed
+    from harness.train import Stage
+    from harness.train.assembly import make_optimiser, retrieval_vectors
+    from harness.train.objectives.frozen import ClassifierOnly, FrozenQueries
+    from harness.train.optim import Group
+    from harness.train.tables import start_table
+
     seed = stage_seed(inputs.seed, 1)
     encode_queries, encode_labels = retrieval_vectors(inputs, model)
     queries = FrozenQueries(encode_queries)
-    source = mined_batches(
+    source = MinedBatches(
         inputs,
         _glued(params.classifier_batch_size, params.classifier_double_at, params.refresh_epochs, beta=None),
         lambda: queries.vectors,
@@ -150,7 +174,7 @@ def classifier_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier
         }
     )
     groups = [Group("classifier", lr, 0.0, [], [classifier.table])]
-    optimiser = make_optimiser(inputs, settings, groups, source.steps, seed)
+    optimiser = make_optimiser(inputs, settings, groups, source.steps, seed=seed)
     return Stage(
         "ngame classifier",
         params.classifier_epochs,
@@ -158,7 +182,7 @@ def classifier_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier
         objective,
         optimiser,
         begin=lambda: start_table(inputs, classifier, "labels"),
-        view=params.scorer,
+        scorer=params.scorer,
     )
 
 

@@ -1,57 +1,77 @@
 """`renee`: a one-vs-all classifier over all labels, trained end to end with its encoder.
 
 Encoder and table Psi [L, D] learn together from binary cross entropy summed over every query of a batch and every
-label, `harness.train.ova`; no negative is ever sampled. Scores: `clf` is <f(x), Psi_l>, `de` the encoder alone. An
-encoder trained as in the first module of `ngame` (`warm_epochs`) and label texts as further train rows (`augment`) are
-the paper's start. Where this differs from the reference code on purpose: filter pairs are no negatives, targets may be
-soft, and the reported model is not chosen on the test rows.
+label, `harness.train.objectives.ova`; no negative is ever sampled. Scores: `clf` is <f(x), Psi_l>, `de` the encoder
+alone. An encoder trained as in the first module of `ngame` (`warm_epochs`) and label texts as further train rows
+(`augment`) are the paper's start. Where this differs from the reference code on purpose: filter pairs are no negatives,
+targets may be soft, and the reported model is not chosen on the test rows.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from harness.method import Inputs, Method, Parts
-from harness.model.heads import Classifier, PlainHead, TwoHeads
-from harness.model.scoring import TwoHeadScorer
-from harness.repro import stage_seed
-from harness.train import Stage
-from harness.train.assembly import encoder_groups, make_schedule
-from harness.train.blocked import BlockedSgd
-from harness.train.optim import Optimiser
-from harness.train.ova import OneVsAll, label_block
-from harness.train.settings import Dropout, OptimSettings, Positive, TableSettings
-from harness.train.tables import start_table, table_options
-from harness.train.wholespace import WholeSpaceBatches
-from methods.ngame import EncoderParams, Epochs, encoder_stage
+from harness.settings.method import Inputs, Method, Parts
+from harness.settings.parameters import (
+    SPEED,
+    Count,
+    Dropout,
+    Epochs,
+    NotNegative,
+    OptimSettings,
+    Positive,
+    Steps,
+    TableSettings,
+)
+from methods.ngame import EncoderParams, encoder_stage
 
-VIEWS = ("clf", "de")
-Count = Annotated[int, Field(ge=1)]
-Decay = Annotated[float, Field(ge=0)]
+if TYPE_CHECKING:
+    from harness.model.heads import Classifier, TwoHeads
+    from harness.train import Stage
+
+SCORERS = ("clf", "de")
 
 
 class Params(OptimSettings, TableSettings):
-    """Knobs of `renee`."""
+    """Parameters of `renee`."""
 
     batch_size: Count = 128
+    """Random rows in a batch; 512 to 2048 in the paper, on far larger sets."""
     dropout: Dropout = 0.5
+    """Dropout of the query's vector before the classifier; 0.7 to 0.85 in the paper."""
     init_classifier: Literal["normal", "labels"] = "normal"
-    warmup_epochs: Annotated[float, Field(ge=0)] = 3.0
+    """Rows of Psi start as N(0, 0.02) (paper); labels: as the vectors of the label texts."""
+    warmup_epochs: NotNegative = 3.0
     lr_classifier: Positive | None = None
-    weight_decay: Annotated[float, Field(alias="weight_decay_encoder", ge=0)] = 0.01
-    weight_decay_classifier: Decay = 1e-4
+    """Learning rate of Psi, SGD on a summed loss; null: what the encoder was made for, 0.05 for a transformer."""
+    weight_decay: Annotated[NotNegative, Field(alias="weight_decay_encoder")] = 0.01
+    """Decoupled weight decay of the encoder (AdamW)."""
+    weight_decay_classifier: NotNegative = 1e-4
+    """Weight decay of Psi, added to the gradient, as SGD does."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    label_block: Count | None = None
-    loss_rows: Count | None = 64
-    warm_epochs: Annotated[int, Field(ge=0)] = 10
+    """Momentum of Psi; 0 saves the memory of a second table."""
+    label_block: Annotated[Count | None, SPEED] = None
+    """Labels scored at once, batch_size x label_block x 4 bytes; null: 2048, on CUDA 65536."""
+    loss_rows: Annotated[Count | None, SPEED] = 64
+    """Queries of a batch whose loss is measured, for the log alone; null: all."""
+    warm_epochs: Steps = 10
+    """Epochs of the encoder alone, as in ngame, before the rest; 0: none; the paper does so where texts are titles."""
     warm_batch_size: Count = 1024
+    """Queries in a batch of that first stage."""
     warm_double_at: Epochs = (1, 3, 5, 8)
+    """Epochs at which its clusters of similar queries double, from single queries on; see ngame."""
     warm_lr_encoder: Positive | None = None
-    warm_warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    """Its learning rate; null: what the encoder was made for."""
+    warm_warmup_steps: Steps | None = None
+    """Its warm-up in steps; null: one epoch."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """Encoder and classifier, the second on top of the first."""
+    from harness.model.heads import Classifier, PlainHead, TwoHeads
+    from harness.model.scoring import TwoHeadScoring
+    from harness.train.tables import table_options
+
     encoder, labels = inputs.encoder, inputs.train.shape[1]
     classifier = Classifier(
         *(encoder.dim, encoder.dim, labels, "dot", params.dropout, 0.0),
@@ -60,17 +80,17 @@ def build(inputs: Inputs, params: Params) -> Parts:
         **table_options(params),
     )
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
-    scorer = TwoHeadScorer(model, VIEWS, inputs.device, inputs.batch_tokens)
-    return Parts(scorer, model, lambda: stages(inputs, params, model, classifier))
+    scoring = TwoHeadScoring(model, SCORERS, inputs.device, inputs.batch_tokens)
+    return Parts(scoring, model, lambda: stages(inputs, params, model, classifier))
 
 
-def stages(inputs: Inputs, params: Params, model: TwoHeads, classifier: Classifier) -> tuple[Stage, ...]:
+def stages(inputs: Inputs, params: Params, model: "TwoHeads", classifier: "Classifier") -> "tuple[Stage, ...]":
     """The encoder's start, if one is wanted, then encoder and classifier together."""
     warm = warm_stages(inputs, params, model)
     return (*warm, one_vs_all_stage(inputs, params, model, classifier, stage=len(warm)))
 
 
-def warm_stages(inputs: Inputs, params: Params, model: TwoHeads) -> tuple[Stage, ...]:
+def warm_stages(inputs: Inputs, params: Params, model: "TwoHeads") -> "tuple[Stage, ...]":
     """`ngame`'s first module for `warm_epochs`, on the dataset's own rows; nothing if that is 0."""
     if not params.warm_epochs:
         return ()
@@ -79,9 +99,6 @@ def warm_stages(inputs: Inputs, params: Params, model: TwoHeads) -> tuple[Stage,
         batch_size=params.warm_batch_size,
         double_at=params.warm_double_at,
         lr_encoder=params.warm_lr_encoder,
-        weight_decay=0.0,
-        schedule="linear",
-        warmup_epochs=1.0,
         warmup_steps=params.warm_warmup_steps,
         clip=params.clip,
         precision=params.precision,
@@ -92,13 +109,19 @@ def warm_stages(inputs: Inputs, params: Params, model: TwoHeads) -> tuple[Stage,
 
 
 def one_vs_all_stage(
-    inputs: Inputs, params: Params, model: TwoHeads, classifier: Classifier, *, stage: int = 0
-) -> Stage:
+    inputs: Inputs, params: Params, model: "TwoHeads", classifier: "Classifier", *, stage: int = 0
+) -> "Stage":
     """Encoder and classifier together; `stage` is the place in the training."""
+    from harness.batching.whole import WholeSpaceBatches
+    from harness.seeds import stage_seed
+    from harness.train import Stage
+    from harness.train.assembly import encoder_groups, make_optimiser
+    from harness.train.objectives.ova import OneVsAll, label_block
+    from harness.train.optim.blocked import BlockedSgd
+    from harness.train.tables import start_table
+
     seed = stage_seed(inputs.seed, stage)
-    source = WholeSpaceBatches(
-        inputs.train, inputs.train_filter, params.batch_size, beta=None, soft=inputs.soft, seed=seed, warn=inputs.warn
-    )
+    source = WholeSpaceBatches(inputs, params.batch_size, seed=seed)
     table = BlockedSgd(
         classifier.table,
         name="classifier",
@@ -107,14 +130,8 @@ def one_vs_all_stage(
         momentum=params.momentum,
         seed=seed,
     )
-    optimiser = Optimiser(
-        encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay),
-        make_schedule(inputs, params, source.steps),
-        params.epochs * source.steps,
-        clip=params.clip,
-        blocked=[table],
-        seed=seed,
-    )
+    groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
+    optimiser = make_optimiser(inputs, params, groups, source.steps, blocked=[table], seed=seed)
     objective = OneVsAll(
         model,
         inputs.train_tokens,

@@ -6,127 +6,37 @@ Rows are train rows, and label texts, which vote for themselves with a weight of
 how far shared words alone lead on a dataset, above all for labels whose text resembles their queries.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
-
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
-from scipy.sparse import csr_array, eye_array, vstack
-
-from harness.data.ragged import Ragged
-from harness.index import TopK
-from harness.index.sparse import top_entries
-from harness.method import Inputs, Method, Parts
-from harness.model.tfidf import TextSettings, Tfidf
-from harness.progress import progress
-
-_BLOCK_PRODUCTS = 1 << 20
-"""Products of two features in one block of queries: a few megabytes of similarities, which stay in the cache."""
+from harness.settings.method import Inputs, Method, Parts
+from harness.settings.parameters import Count, Positive, TextSettings
 
 
 class Params(TextSettings):
-    """Knobs of `tfidf-knn`."""
+    """Parameters of `tfidf-knn`; the defaults of its own four were chosen on validation rows of lf-debiantitles."""
 
-    neighbours: Annotated[int, Field(ge=1)] = 100
-    power: Annotated[float, Field(gt=0)] = 3.0
+    min_rows: Count = 1
+    """Terms in fewer train rows are left out, unless a label text has them."""
+    neighbours: Count = 100
+    """Rows that vote."""
+    power: Positive = 3.0
+    """A vote weighs cosine^power: the larger, the more the nearest decide."""
     label_texts: bool = True
-    label_weight: Annotated[float, Field(gt=0)] = 2.0
-
-
-@dataclass(frozen=True)
-class VotingRows:
-    """Train rows and, where they vote, label texts: R of them."""
-
-    features: csr_array
-    """Transposed: the rows that have a term, [F, R]."""
-    votes: csr_array
-    """[R, L]."""
-
-    def nearest(self, queries: csr_array, count: int) -> csr_array:
-        """Cosines of queries [b, F] with the nearest rows of each, [b, R]."""
-        ids, cosines = top_entries(queries @ self.features, count)
-        found = ids >= 0
-        indptr = np.concatenate([[0], np.cumsum(found.sum(1))])
-        return csr_array((cosines[found], ids[found], indptr), shape=(len(ids), self.features.shape[1]))
-
-    def blocks(self, queries: csr_array) -> list[tuple[int, int]]:
-        """Consecutive ranges of queries [n, F] of bounded work, one query at least."""
-        rows_with = np.diff(self.features.indptr)
-        done = np.concatenate([[0], np.cumsum(rows_with[queries.indices])])[queries.indptr]
-        blocks, start = [], 0
-        while start < queries.shape[0]:
-            within = int(np.searchsorted(done, done[start] + _BLOCK_PRODUCTS, side="right")) - 1
-            blocks.append((start, max(start + 1, within)))
-            start = blocks[-1][1]
-        return blocks
-
-
-class Neighbours:
-    """The method as `harness.run` sees it: fitted in one go, ranking by itself."""
-
-    views = ("neighbours",)
-    text_view = None
-
-    def __init__(self, inputs: Inputs, params: Params) -> None:
-        self._inputs, self._params = inputs, params
-        self._tfidf = Tfidf(inputs.encoder.tokenizer, params)
-        self._rows: VotingRows | None = None
-
-    def fit(self) -> dict[str, Any]:
-        """Features of all rows."""
-        self._tfidf.fit(self._inputs.train_tokens, *([self._inputs.label_tokens] if self._params.label_texts else []))
-        self._rows = self._voting_rows()
-        return {"features": len(self._tfidf.terms), "rows": self._rows.votes.shape[0]}
-
-    def save(self, folder: Path) -> None:
-        """The vocabulary alone: everything else follows from the train side, which a run is rebuilt with."""
-        self._tfidf.save(folder)
-
-    def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote."""
-        self._tfidf.load(folder)
-        self._rows = self._voting_rows()
-
-    def rank(self, tokens: Ragged, k: int, exclude: csr_array | None, view: str) -> TopK:
-        """The best k labels of queries [n]; labels that no neighbour votes for are not ranked."""
-        if self._rows is None:
-            raise RuntimeError("neither fitted nor loaded")
-        queries = narrow(self._tfidf.transform(tokens))
-        found = [(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))]
-        with progress("rank", queries.shape[0], "queries") as advance:
-            for start, stop in self._rows.blocks(queries):
-                near = self._rows.nearest(queries[start:stop], min(self._params.neighbours, self._rows.votes.shape[0]))
-                near.data **= np.float32(self._params.power)
-                banned = None if exclude is None else exclude[start:stop]
-                found.append(top_entries(near @ self._rows.votes, k, banned))
-                advance(stop - start)
-        ids, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return TopK(ids, scores, backend="neighbours")
-
-    def _voting_rows(self) -> VotingRows:
-        inputs, params = self._inputs, self._params
-        features, votes = self._tfidf.transform(inputs.train_tokens), inputs.train.astype(np.float32)
-        if params.label_texts:
-            own = eye_array(votes.shape[1], dtype=np.float32, format="csr") * np.float32(params.label_weight)
-            features = csr_array(vstack([features, self._tfidf.transform(inputs.label_tokens)], format="csr"))
-            votes = csr_array(vstack([votes, own], format="csr"))
-        return VotingRows(narrow(csr_array(features.T)), votes)
-
-
-def narrow(matrix: csr_array) -> csr_array:
-    """The same matrix with 32-bit indices where they suffice: half the memory to go through."""
-    if max(matrix.nnz, *matrix.shape) >= 2**31:
-        return matrix
-    indices: NDArray[np.int32] = matrix.indices.astype(np.int32)
-    return csr_array((matrix.data, indices, matrix.indptr.astype(np.int32)), shape=matrix.shape)
+    """Label texts are rows too, and vote for themselves."""
+    label_weight: Positive = 2.0
+    """Weight of such a vote against that of a train row."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """Neighbours that are not looked at yet."""
-    model = Neighbours(inputs, params)
-    return Parts(scorer=model, fitted=model)
+    from harness.model.neighbours import Neighbours
+
+    model = Neighbours(
+        inputs,
+        params,
+        neighbours=params.neighbours,
+        power=params.power,
+        label_weight=params.label_weight if params.label_texts else None,
+    )
+    return Parts(scoring=model, fitted=model)
 
 
 METHOD = Method(Params, build)

@@ -1,38 +1,40 @@
 """`unidec`: dual encoder and classifier trained together on one pool of picked labels.
 
 `unidec-thesis` and `unidec-v1` are the papers' own settings. See `methods.depsl` for the dual-encoder half and
-`harness.train.psl` for the objective.
+`harness.train.objectives.psl` for the objective.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from pydantic import Field, model_validator
-from torch import nn
+from pydantic import model_validator
 
-from harness.method import Inputs, Method, Parts
-from harness.model.heads import Classifier, TwoHeads, start_projection
-from harness.model.scoring import TwoHeadScorer
-from harness.repro import stream_seed
-from harness.train import Stage
-from harness.train.optim import Group
-from harness.train.psl import ClassifierLossSettings
-from harness.train.settings import Dropout, Positive, TableSettings
-from harness.train.tables import start_table, table_options
-from methods.depsl import DualEncoderParams, make_stage, retrieval_head
+from harness.settings.method import Inputs, Method, Parts
+from harness.settings.parameters import ClassifierLossSettings, Count, Dropout, Positive, Steps, TableSettings
+from methods.depsl import Params as DualEncoderParams
 
-VIEWS = ("concat", "de", "clf")
+if TYPE_CHECKING:
+    from harness.train import Stage
+
+SCORERS = ("concat", "de", "clf")
 
 
 class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
-    """Knobs of `unidec`."""
+    """Parameters of `unidec`."""
 
+    dim: Count | None = None
+    """Size of both heads together, half each; null: twice the encoder's."""
     init_classifier: Literal["labels", "xavier"] = "labels"
+    """Rows of Psi start as the vectors of the label texts; xavier: papers."""
     logits: Literal["cosine", "dot", "plain-dot"] = "cosine"
+    """Scores of the classifier; dot: in training alone, cosine in search (papers); plain-dot: dot in both."""
     dropout_classifier: Dropout = 0.1
-    beta_classifier: Annotated[int, Field(ge=0)] = 0
+    """Dropout of the gathered rows of Psi."""
+    beta_classifier: Steps = 0
+    """Extra positives a query for the classifier alone (POS-CLF)."""
     lr_classifier: Positive | None = None
+    """Learning rate of Psi; null: what the encoder was made for, 1e-3 for a transformer (papers)."""
     scorer: Literal["concat", "de", "clf"] = "concat"
+    """What the run reports as its own; all three are measured."""
 
     @model_validator(mode="after")
     def _two_halves(self) -> "Params":
@@ -43,9 +45,19 @@ class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """Dual encoder and classifier on one encoder; half of `dim` each."""
-    dim = params.dim // 2 if params.dim else inputs.encoder.dim
+    import torch
+    from torch import nn
+
+    from harness.model.heads import Classifier, TwoHeads, start_projection
+    from harness.model.scoring import TwoHeadScoring
+    from harness.seeds import stream_seed
+    from harness.train.assembly import groups_of, pooled_stage, retrieval_head
+    from harness.train.optim import Group
+    from harness.train.tables import start_table, table_options
+
+    encoder, dim = inputs.encoder, params.dim // 2 if params.dim else inputs.encoder.dim
     classifier = Classifier(
-        inputs.encoder.dim,
+        encoder.dim,
         dim,
         inputs.train.shape[1],
         "cosine" if params.logits == "cosine" else "dot",
@@ -57,26 +69,24 @@ def build(inputs: Inputs, params: Params) -> Parts:
     generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1))
     assert isinstance(classifier.projection, nn.Linear)
     start_projection(classifier.projection, params.init_heads, generator)
-    model = TwoHeads(inputs.encoder, retrieval_head(inputs, params, dim), classifier)
-    model.to(inputs.device)
-    views = (params.scorer, *(view for view in VIEWS if view != params.scorer))
-    scorer = TwoHeadScorer(model, views, inputs.device, inputs.batch_tokens)
-    return Parts(scorer, model, lambda: (unified_stage(inputs, params, model, classifier),))
+    head = retrieval_head(inputs, dim, params.dropout, params.init_heads)
+    model = TwoHeads(encoder, head, classifier).to(inputs.device)
+    scorers = (params.scorer, *(scorer for scorer in SCORERS if scorer != params.scorer))
 
+    def stages() -> "tuple[Stage, ...]":
+        lr_heads = params.lr_heads or encoder.learning_rates.heads
+        lr_table = params.lr_classifier or encoder.learning_rates.classifier
+        groups = groups_of("heads", lr_heads, params.weight_decay, head, classifier.projection)
+        groups.append(Group("classifier", lr_table, params.weight_decay, [], [classifier.table]))
+        stage = pooled_stage(
+            *("unidec", inputs, params, model, groups),
+            classifier_losses=params,
+            extra=params.beta_classifier,
+            begin=lambda: start_table(inputs, classifier, params.init_classifier),
+        )
+        return (stage,)
 
-def unified_stage(inputs: Inputs, params: Params, model: TwoHeads, classifier: Classifier) -> Stage:
-    """Both heads at once."""
-    lr = params.lr_classifier or inputs.encoder.learning_rates.classifier
-    return make_stage(
-        "unidec",
-        inputs,
-        params,
-        model,
-        classifier=[Group("classifier", lr, params.weight_decay, [], [classifier.table])],
-        classifier_losses=params,
-        extra=params.beta_classifier,
-        begin=lambda: start_table(inputs, classifier, params.init_classifier),
-    )
+    return Parts(TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens), model, stages)
 
 
 METHOD = Method(Params, build)

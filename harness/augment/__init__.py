@@ -1,45 +1,43 @@
-"""Made rows: train rows put beside the dataset's own before a method is built, so that any method takes them.
+"""Augmented rows: train rows added to the dataset's own before a method is built, so that every method can use them.
 
-    train [N, L], tokens of rows and labels  ->  Made(tokens [A], targets [A, L])  ->  Augmented, N + A rows
+    train [N, L], tokens of rows and labels  ->  AugmentedRows (tokens [A], targets [A, L])  ->  N + A train rows
 
-A kind of augmentation is a function with the signature of `Augmentation`. It is given the rows that are trained on and
-no others, so that nothing made knows of held-out or test rows. Its random numbers are a function of the seed alone: a
-resumed run makes the same rows again. What is measured about labels (propensities, head, torso and tail) is measured on
-the dataset's own rows, never on these.
+A kind of augmentation is a function with the signature of `Augmentation`. It sees only the rows that are trained on, so
+augmented rows know nothing of validation or test rows. Its random numbers depend on the seed alone: a resumed run makes
+the same rows again. Statistics of labels (propensities, head, torso and tail) are measured on the dataset's own rows.
 
-Of the kinds of the thesis (tables 1.2, 1.6 and 1.7) synonym replacement is left out: it needs a source of synonyms.
+Of the kinds in the thesis (tables 1.2, 1.6 and 1.7) synonym replacement is left out: it needs a source of synonyms.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
+from harness.data.prepare import empty_pattern
 from harness.data.ragged import Ragged
 from harness.errors import UserError, unknown_name
-from harness.registry import Registry
-from harness.repro import stream
+from harness.seeds import stream
+from harness.settings.catalogue import AUGMENTATIONS, NONE
 
 if TYPE_CHECKING:
-    from harness.config import AugmentSettings
+    from harness.settings.method import Inputs
+    from harness.settings.schema import AugmentSettings, RunConfig
 
 __all__ = [
     "AUGMENTATIONS",
     "NONE",
     "Augmentation",
-    "Augmented",
+    "AugmentedRows",
+    "AugmentedTrain",
     "Frame",
     "Given",
-    "Made",
     "augment",
     "check_name",
     "idle",
 ]
-
-NONE = "none"
-"""The name that stands for the train rows as they are."""
 
 Frame = tuple[int, int]
 """How many special tokens every text has before and after its own, for example (1, 1) for [CLS] and [SEP]."""
@@ -47,7 +45,7 @@ Frame = tuple[int, int]
 
 @dataclass(frozen=True)
 class Given:
-    """What rows are made from."""
+    """What a kind of augmentation makes rows from."""
 
     train: csr_array
     """Positives, all 1, indices sorted and unique, [N, L]."""
@@ -56,7 +54,7 @@ class Given:
     label_tokens: Ragged
     """[L]."""
     options: "AugmentSettings"
-    """`keep` and `rows` are none of a kind's business."""
+    """A kind does not read `keep` and `rows`."""
     generator: np.random.Generator
     """The only source of random numbers."""
     frame: Frame
@@ -64,92 +62,73 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Made:
-    """Rows that were made."""
+class AugmentedRows:
+    """Rows that a kind of augmentation made."""
 
     tokens: Ragged
     """[A], each in its frame of special tokens."""
     targets: csr_array
     """In (0, 1], float32, [A, L]."""
     sources: tuple[NDArray[np.int64], ...] = ()
-    """Train rows whose text is in the made ones, [A] each: their filter pairs hold for the made row as well."""
+    """Train rows whose text is part of each augmented row, [A] each: their filter pairs hold for it as well."""
 
 
 class Augmentation(Protocol):
     """What the registry holds."""
 
-    def __call__(self, given: Given) -> Made:
+    def __call__(self, given: Given) -> AugmentedRows:
         """Makes rows."""
         ...
 
 
-AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation", group="xmc_harness.augmentations")
-_HEEDED: dict[str, set[str]] = {NONE: set()}
-"""The options a kind of ours heeds."""
-
-
-def _register(name: str, target: str, summary: str, *options: str) -> None:
-    AUGMENTATIONS.register(name, f"harness.augment.{target}", summary)
-    _HEEDED[name] = {*options, "keep", "rows"}
-
-
-_register(
-    "gandalf",
-    "cooccurrence:gandalf",
-    "label texts; target of label i for the text of j: share of the rows of j that have i, if above delta",
-    *("delta", "labels", "order"),
-)
-_register(
-    "glas",
-    "cooccurrence:glas",
-    "label texts; gandalf's target averaged over both directions, through a sigmoid",
-    *("delta", "labels", "order"),
-)
-_register(
-    "random-walk",
-    "walk:random_walk",
-    "label texts; gandalf's target estimated by random walks between rows and labels",
-    *("delta", "labels", "order"),
-)
-_register("one-hot", "choice:one_hot", "label texts; each has itself as its only label", "labels", "order")
-_register("mixup", "mixing:mixup", "two train rows mixed: some tokens of both, their labels in the same shares")
-_register("label-mixup", "mixing:label_mixup", "a train row mixed with the text of one of its labels")
+_ROWS = {"keep", "rows"}
+_LABEL_TEXTS = {"labels", "order", *_ROWS}
+_READ: dict[str, set[str]] = {
+    NONE: set(),
+    "gandalf": {"delta", *_LABEL_TEXTS},
+    "glas": {"delta", *_LABEL_TEXTS},
+    "random-walk": {"delta", *_LABEL_TEXTS},
+    "one-hot": _LABEL_TEXTS,
+    "mixup": _ROWS,
+    "label-mixup": _ROWS,
+}
+"""The options that each of our kinds reads."""
 
 
 def check_name(name: str) -> None:
-    """Refuses a name nobody registered; imports nothing."""
+    """Raise if no augmentation has this name; imports nothing."""
     if name != NONE and name not in AUGMENTATIONS:
         raise unknown_name(AUGMENTATIONS.kind, name, [NONE, *AUGMENTATIONS])
 
 
 def idle(name: str, options: "AugmentSettings") -> list[str]:
-    """One line for every option that is set to something else than its default and changes nothing."""
+    """One line for every option that differs from its default and has no effect."""
     fields = type(options).model_fields
-    heeded = _HEEDED.get(name, set(fields))
+    read = _READ.get(name, set(fields))
     changed = [option for option in fields if getattr(options, option) != fields[option].default]
-    unheeded = [option for option in changed if option not in heeded]
-    lines = [f"augment_options.{option} has no effect with augment={name}" for option in unheeded]
-    if "order" in changed and "order" in heeded and options.labels == 1:
+    unread = [option for option in changed if option not in read]
+    lines = [f"augment_options.{option} has no effect with augment={name}" for option in unread]
+    if "order" in changed and "order" in read and options.labels == 1:
         lines.append("augment_options.order has no effect while all labels become rows; set augment_options.labels")
     return lines
 
 
 @dataclass(frozen=True)
-class Augmented:
-    """A train side with made rows, which come last."""
+class AugmentedTrain:
+    """Train rows with augmented rows behind them."""
 
     train: csr_array
     """Targets in (0, 1], float32, [N + A, L]; 1 for every pair of the dataset."""
     filter: csr_array
-    """Pairs that are neither positive nor negative, [N + A, L]; a made row has those of the rows it is made of."""
+    """Pairs that are neither positive nor negative, [N + A, L]; an augmented row has those of its source rows."""
     tokens: Ragged
     """[N + A]."""
     made: int
-    """How many of the rows were made."""
+    """How many rows are augmented."""
     soft: bool
     """Some target is less than 1."""
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Counts for the record."""
         rows = len(self.tokens)
         targets = int(self.train.indptr[-1] - self.train.indptr[rows - self.made])
@@ -167,12 +146,12 @@ def augment(
     *,
     seed: int,
     frame: Frame,
-) -> Augmented:
-    """Makes rows and puts them behind the given ones; a pure function of its arguments.
+) -> AugmentedTrain:
+    """Make augmented rows and put them behind the given ones; a pure function of its arguments.
 
     Args:
-        name: Of a kind; `AUGMENTATIONS` lists them.
-        train: Positives [N, L]; every stored entry is a whole one, whatever its value.
+        name: One of `AUGMENTATIONS`.
+        train: Positives [N, L]; every stored entry counts as 1.
         train_filter: Pairs that are neither positive nor negative, [N, L].
         train_tokens: [N].
         label_tokens: [L].
@@ -202,13 +181,12 @@ def augment(
         drawn = np.sort(stream(seed, "augment", 1).choice(total, wanted, replace=False))
         train, train_filter, tokens = train[drawn], train_filter[drawn], tokens.take(drawn)
         count = int((drawn >= total - count).sum())
-    return Augmented(train, train_filter, tokens, count, bool((train.data != 1).any()))
+    return AugmentedTrain(train, train_filter, tokens, count, bool((train.data != 1).any()))
 
 
-def _inherited_filter(made: Made, train_filter: csr_array) -> csr_array:
-    """The filter pairs of the rows that made rows are made of, [A, L]."""
-    nothing = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(len(made.tokens) + 1, np.int32))
-    pairs = csr_array(nothing, shape=(len(made.tokens), train_filter.shape[1]))
+def _inherited_filter(made: AugmentedRows, train_filter: csr_array) -> csr_array:
+    """The filter pairs of the source rows of augmented rows, [A, L]."""
+    pairs = empty_pattern(len(made.tokens), train_filter.shape[1])
     for rows in made.sources:
         pairs = pairs + whole_positives(train_filter[rows])
     return whole_positives(pairs)
@@ -224,8 +202,8 @@ def whole_positives(train: csr_array) -> csr_array:
     return csr_array((ones, train.indices, train.indptr), shape=train.shape)
 
 
-def _require_sound(name: str, made: Made, labels: int) -> None:
-    """A kind may come from another package, and a wrong target would spoil a training without any error."""
+def _require_sound(name: str, made: AugmentedRows, labels: int) -> None:
+    """Check what a kind, perhaps of another package, has made: a wrong target would spoil training silently."""
     targets = made.targets
     sound = targets.shape == (len(made.tokens), labels) and targets.dtype == np.float32
     if not sound or (targets.nnz and not (targets.data.min() > 0 and targets.data.max() <= 1)):
@@ -233,3 +211,26 @@ def _require_sound(name: str, made: Made, labels: int) -> None:
             f"augmentation {name!r} ({AUGMENTATIONS.origin(name)}) must make a row of targets in (0, 1], float32, for "
             f"each of its {len(made.tokens):,} texts; it made {targets.dtype} of shape {targets.shape}"
         )
+
+
+def with_augmented_rows(inputs: "Inputs", config: "RunConfig") -> "tuple[Inputs, dict[str, Any]]":
+    """The inputs of a method with augmented rows, and their counts for the record (empty without augmentation)."""
+    for line in idle(config.augment, config.augment_options):
+        inputs.warn(line)
+    if config.augment == NONE:
+        return inputs, {}
+    before, after = inputs.encoder.tokenizer.frame
+    side = augment(
+        config.augment,
+        inputs.train,
+        inputs.train_filter,
+        inputs.train_tokens,
+        inputs.label_tokens,
+        config.augment_options,
+        seed=config.seed,
+        frame=(len(before), len(after)),
+    )
+    more = replace(
+        inputs, train=side.train, train_filter=side.filter, train_tokens=side.tokens, soft=side.soft, own=inputs
+    )
+    return more, {"name": config.augment, **side.metadata()}

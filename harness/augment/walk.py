@@ -8,23 +8,17 @@ label it is at, uniformly, and on to a label of that row, uniformly. With v_i th
 At restart 1, v_i / v_j tends to gandalf's G_ij / G_jj with every row s counted as 1 / |Y_s|, so j is met most, up to
 noise; the maximum instead of v_j keeps targets at most 1, and defined if j was never met. Restarts below 1 also reach
 labels that share a neighbour with j and never a row. Labels with more than `HEAD` rows are taken out of the graph, as
-nearly every walk would pass through them: nobody's neighbours, and themselves their only target. The settings are those
-published with InceptionXML for the graph of ECLARE (Mittal et al., 2021).
+nearly every walk would pass through them; their only target is themselves. The settings are those published with
+InceptionXML for the graph of ECLARE (Mittal et al., 2021).
 """
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
-from harness.augment import Given, Made
-from harness.augment.choice import rows_per_label
-from harness.augment.cooccurrence import labels_to_make
-from harness.progress import progress
-
-if TYPE_CHECKING:
-    pass
+from harness.augment import AugmentedRows, Given
+from harness.augment.label_texts import labels_to_make, rows_per_label
+from harness.io.progress import progress
 
 HOPS = 400
 RESTART = 0.8
@@ -36,7 +30,7 @@ _WALKERS = 1 << 14
 Integers = NDArray[np.int64]
 
 
-def random_walk(given: Given) -> Made:
+def random_walk(given: Given) -> AugmentedRows:
     """A row for every label with a text and a train row; targets from walks that start at the label."""
     labels, train = labels_to_make(given), given.train
     counts = rows_per_label(train)
@@ -54,15 +48,14 @@ def random_walk(given: Given) -> Made:
     row, label, target = (np.concatenate(column) for column in zip(own, *parts, strict=True))
     targets = coo_array((target.astype(np.float32), (row, label)), shape=(len(labels), train.shape[1])).tocsr()
     targets.sort_indices()
-    return Made(given.label_tokens.take(labels), targets)
+    return AugmentedRows(given.label_tokens.take(labels), targets)
 
 
 def _without(train: csr_array, left_out: NDArray[np.bool_]) -> csr_array:
     """Rows and labels without the labels [L] left out."""
-    graph = csr_array(((~left_out[train.indices]).astype(np.float32), train.indices, train.indptr), shape=train.shape)
-    if left_out.any():
-        graph = graph.copy()
-        graph.eliminate_zeros()
+    kept = (~left_out[train.indices]).astype(np.float32)
+    graph = csr_array((kept, train.indices, train.indptr), shape=train.shape, copy=True)
+    graph.eliminate_zeros()
     return graph
 
 
@@ -108,11 +101,11 @@ def _hop(edges: csr_array, places: Integers, uniform: NDArray[np.float64]) -> In
 def _neighbours(
     seen: csr_array, rows: Integers, starts: Integers, delta: float
 ) -> tuple[Integers, Integers, NDArray[np.float64]]:
-    """The most visited labels of every walker besides its start: made row, label, target, [T] each.
+    """The most visited labels of every walker besides its start: augmented row, label, target, [T] each.
 
     Args:
         seen: Visits [n, L], labels sorted.
-        rows: The made row of every walker, [n].
+        rows: The augmented row of every walker, [n].
         starts: Its label, [n].
         delta: Targets at or below it are left out.
     """

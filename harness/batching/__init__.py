@@ -3,7 +3,7 @@
     BatchPlan (clusters of queries, hard negatives)  ->  rows [B]  ->  LabelPool (labels [P], positive [B, P])
 
 `cluster` splits queries into balanced clusters, `plan` turns clusters into batches of an epoch, `pool` picks labels,
-`space` takes all of them.
+`whole` takes all of them.
 """
 
 from dataclasses import dataclass

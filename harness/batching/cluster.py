@@ -9,7 +9,6 @@ Both steps can only raise the mean similarity of rows and centroids, (|s_0| + |s
 floor(k N / C) to floor((k + 1) N / C) of the final order; every level cuts at some of these bounds.
 """
 
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,20 +20,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.index.vectors import as_tensor, full_precision, plain_arithmetic
-from harness.progress import progress as show_progress
-from harness.repro import stream
-from harness.threads import Threads
+from harness.index import whole_number
+from harness.index.task import as_tensor, full_precision, plain_arithmetic
+from harness.io.progress import progress as show_progress
+from harness.machine.threads import Threads
+from harness.seeds import stream
 
 # vector elements that are split together: on a CPU they stay in its cache over all iterations
 _BLOCK_ELEMENTS = {"cpu": 1 << 20}
 _BLOCK_ELEMENTS_ELSEWHERE = 1 << 26
+MOST_ITERATIONS, TOLERANCE = 10, 1e-4
+"""A split is finished after so many iterations, or when one raises the mean similarity by less."""
 
 
 def cluster_count(rows: int, size: int) -> int:
     """How many clusters of at least `size` rows: 2^floor(log2(rows / size)), and one where `size` exceeds `rows`."""
     require_rows(rows)
-    return 1 << max(0, (rows // at_least_one("the size of a cluster or batch", size)).bit_length() - 1)
+    return 1 << max(0, (rows // whole_number("the size of a cluster or batch", size, 1)).bit_length() - 1)
 
 
 def bounds(rows: int, parts: int) -> NDArray[np.int64]:
@@ -48,8 +50,6 @@ def balanced_clusters(
     seed: int,
     *,
     device: str | torch.device | None = None,
-    iterations: int = 10,
-    tolerance: float = 1e-4,
     progress: str | None = None,
 ) -> list[NDArray[np.int64]]:
     """Splits rows into `cluster_count(N, size)` clusters of similar vectors; their sizes differ by at most one.
@@ -59,8 +59,6 @@ def balanced_clusters(
         size: at least this many rows in a cluster, and at most twice as many.
         seed: the same vectors, seed and machine give the same clusters.
         device: where to compute; by default where a tensor is, and the CPU for an array.
-        iterations: at most so many per split; more than 10 no longer raise the similarity.
-        tolerance: a split is finished when an iteration raises the mean similarity by less.
         progress: what to call a progress bar; none by default.
 
     Returns:
@@ -68,33 +66,21 @@ def balanced_clusters(
     """
     values = as_tensor(vectors, "vectors to cluster")
     clusters = cluster_count(len(values), size)
-    stop = _Stop(at_least_one("iterations", iterations), tolerance)
     where, depth = values.device if device is None else torch.device(device), clusters.bit_length() - 1
     bar = nullcontext(lambda _: None) if progress is None else show_progress(progress, depth, "levels")
     with full_precision(), plain_arithmetic(where), _workers(where) as side_by_side, bar as advance:
         tree = _Tree.of(_unit_vectors(values, where), spare=depth > 1)
         for level in range(depth):
-            tree.split(level, seed, stop, side_by_side, last=level + 1 == depth)
+            tree.split(level, seed, side_by_side, last=level + 1 == depth)
             advance(1)
         order = tree.rows.cpu().numpy()
     return np.split(order, bounds(len(order), clusters)[1:-1])
 
 
 def require_rows(rows: int) -> None:
-    """Refuses to make clusters or batches of nothing."""
+    """Raise if there is nothing to cluster or batch."""
     if rows < 1:
-        raise UserError("no train rows left to make batches of; hold out fewer rows, or check the labels of the data")
-
-
-def at_least_one(what: str, value: int) -> int:
-    """`value` as a whole number of at least 1; `what` names it in the error."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UserError(f"{what} must be a whole number, not {value!r}") from None
-    if number < 1:
-        raise UserError(f"{what} must be at least 1, not {number:,}")
-    return number
+        raise UserError("no train rows left to make batches of; use fewer validation rows, or check the data")
 
 
 def _unit_vectors(values: Tensor, device: torch.device) -> Tensor:
@@ -148,14 +134,6 @@ def _workers(device: torch.device) -> Iterator[_SideBySide]:
         torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True)
-class _Stop:
-    """When to stop improving a split."""
-
-    iterations: int
-    tolerance: float
-
-
 @dataclass
 class _Tree:
     """Rows in the order of the nodes found so far, ascending inside a node, and their vectors in the same order."""
@@ -170,7 +148,7 @@ class _Tree:
         rows = torch.arange(len(vectors), device=vectors.device)
         return cls(rows, vectors, torch.empty_like(vectors if spare else vectors[:0]))
 
-    def split(self, level: int, seed: int, stop: _Stop, side_by_side: _SideBySide, last: bool) -> None:
+    def split(self, level: int, seed: int, side_by_side: _SideBySide, last: bool) -> None:
         """Cuts each of the 2^level nodes in two; after the last level the vectors are no longer in order."""
         count, nodes = len(self.rows), 1 << level
         edges, halves = bounds(count, nodes), bounds(count, 2 * nodes)
@@ -179,7 +157,7 @@ class _Tree:
         def work(block: slice) -> None:
             at = slice(edges[block.start], edges[block.stop])
             half_sizes = np.diff(halves[2 * block.start : 2 * block.stop + 1]).reshape(-1, 2)
-            order = _split_nodes(self.vectors[at], half_sizes, seeds[block], stop)
+            order = _split_nodes(self.vectors[at], half_sizes, seeds[block])
             self.rows[at] = self.rows[at][order]
             if not last:
                 torch.index_select(self.vectors[at], 0, order, out=self.spare[at])
@@ -196,7 +174,7 @@ def _two_rows(sizes: NDArray[np.int64], seed: int, level: int) -> NDArray[np.int
     return np.stack([first, (first + draw.integers(1, sizes)) % sizes], axis=1)
 
 
-def _split_nodes(vectors: Tensor, half_sizes: NDArray[np.int64], seeds: NDArray[np.int64], stop: _Stop) -> Tensor:
+def _split_nodes(vectors: Tensor, half_sizes: NDArray[np.int64], seeds: NDArray[np.int64]) -> Tensor:
     """The order [n] of the rows `vectors` [n, D] of G nodes that puts the first half of each node before its second.
 
     Halves `half_sizes` [G, 2] differ by one among nodes. Nodes are padded to one width W with zero vectors; a pad of
@@ -217,12 +195,12 @@ def _split_nodes(vectors: Tensor, half_sizes: NDArray[np.int64], seeds: NDArray[
         rows = torch.from_numpy(np.where(is_row, begin[:, None] + column, 0).ravel()).to(vectors.device)
         padding = torch.from_numpy(np.flatnonzero(~is_row)).to(vectors.device)
         nodes = vectors.index_select(0, rows).index_fill_(0, padding, 0).view(*is_row.shape, -1)
-    first = _two_means(nodes, pads, int(widest[0]), picked, stop)
+    first = _two_means(nodes, pads, int(widest[0]), picked)
     order = torch.where(kept, (~first).to(torch.uint8), 2).argsort(dim=1, stable=True)
     return (order + starts[:, None])[kept]
 
 
-def _two_means(nodes: Tensor, offset: Tensor, cut: int, seeds: Tensor, stop: _Stop) -> Tensor:
+def _two_means(nodes: Tensor, offset: Tensor, cut: int, seeds: Tensor) -> Tensor:
     """Which of the rows `nodes` [G, W, D] form the first half of their node, bool [G, W], true for `cut` of each.
 
     `offset` [G, W] is added to the scores; `seeds` [G, 2] are the rows that serve as the first centroids. All nodes go
@@ -232,14 +210,14 @@ def _two_means(nodes: Tensor, offset: Tensor, cut: int, seeds: Tensor, stop: _St
     seed_vectors = nodes[torch.arange(len(nodes), device=nodes.device)[:, None], seeds]
     direction = seed_vectors[:, 0] - seed_vectors[:, 1]
     similarity = torch.full_like(total[:, 0], -torch.inf)
-    for _ in range(stop.iterations):
+    for _ in range(MOST_ITERATIONS):
         # a row vector times the transpose: the other way round the product of a batch is four times slower on a CPU
         first = _largest(torch.bmm(direction[:, None], nodes.mT)[:, 0] + offset, cut)
         sums = torch.bmm(first[:, None].to(nodes.dtype), nodes)[:, 0]
         sums = torch.stack([sums, total - sums])
         lengths = torch.linalg.vector_norm(sums, dim=2, keepdim=True)
         before, similarity = similarity, lengths.sum((0, 2)) / counts
-        if bool((similarity - before < stop.tolerance).all()):
+        if bool((similarity - before < TOLERANCE).all()):
             break
         centroids = sums / torch.where(lengths == 0, 1, lengths)
         direction = centroids[0] - centroids[1]

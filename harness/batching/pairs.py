@@ -1,4 +1,4 @@
-"""Known pairs (query, label) of a batch as flat arrays, and random draws from them; what `pool` and `space` work on."""
+"""Known pairs (query, label) of a batch as flat arrays, and random draws from them; used by `pool` and `whole`."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.data.ragged import Ragged
-from harness.errors import UserError
 
 Integers = NDArray[np.int64]
 
@@ -51,7 +50,7 @@ def pairs_of(stored: StoredRows, rows: Integers) -> Pairs:
 def rows_of(matrix: csr_array, *, values: bool = False) -> StoredRows:
     """Column indices of every row of a matrix [N, L], with its values as targets if wanted; the matrix stays as it is.
 
-    A stored 0 is a pair like any other, so with values it is refused: a target of 0 says nothing.
+    Values must be in (0, 1]: a stored 0 is a pair like any other.
     """
     matrix = csr_array(matrix)
     if not matrix.has_canonical_format:
@@ -60,10 +59,7 @@ def rows_of(matrix: csr_array, *, values: bool = False) -> StoredRows:
     labels = Ragged(np.asarray(matrix.indices), np.asarray(matrix.indptr, dtype=np.int64))
     if not values:
         return StoredRows(labels, None)
-    targets = np.asarray(matrix.data, np.float32)
-    if targets.size and not (targets.min() > 0 and targets.max() <= 1):
-        raise UserError("soft targets must be greater than 0 and at most 1; leave pairs of target 0 out")
-    return StoredRows(labels, targets)
+    return StoredRows(labels, np.asarray(matrix.data, np.float32))
 
 
 def draw(

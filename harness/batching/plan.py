@@ -17,11 +17,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.batching.cluster import at_least_one, bounds, cluster_count, require_rows
+from harness.batching.cluster import bounds, cluster_count, require_rows
 from harness.errors import UserError
-from harness.repro import stream
-
-_ARRAYS = ("rows", "edges", "parts")
+from harness.seeds import stream
+from harness.settings.method import Inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +33,6 @@ class BatchPlan:
     """Cluster c holds rows[edges[c] : edges[c + 1]], [C + 1]."""
     parts: int
     """Nearly equal batches into which the sequence is cut; 0 = each cluster is one batch."""
-
-    def __post_init__(self) -> None:
-        count, edges = len(self.rows), self.edges
-        require_rows(count)
-        whole = len(edges) > 1 and edges[0] == 0 and edges[-1] == count and bool((np.diff(edges) > 0).all())
-        inside = self.rows.min() == 0 and self.rows.max() == count - 1
-        if not (whole and inside and bool((np.bincount(self.rows) == 1).all())):
-            raise UserError(f"a batch plan must hold each of its {count:,} rows in exactly one cluster; make it again")
-        if not 0 <= self.parts <= count:
-            raise UserError(f"{count:,} rows cannot be cut into {self.parts:,} batches; make the batch plan again")
 
     @property
     def steps(self) -> int:
@@ -68,15 +57,24 @@ class BatchPlan:
         return {"rows": self.rows, "edges": self.edges, "parts": np.array([self.parts], np.int64)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The plan whose `arrays` these are."""
-        if missing := [name for name in _ARRAYS if name not in arrays]:
-            raise UserError(f"the stored batch plan lacks {', '.join(missing)}; start from another checkpoint")
-        rows, edges, parts = (np.asarray(arrays[name]) for name in _ARRAYS)
-        flat = rows.ndim == edges.ndim == 1 and parts.shape == (1,)
-        if not flat or any(array.dtype.kind not in "iu" for array in (rows, edges, parts)):
-            raise UserError("the stored batch plan is not made of int64 lists; start from another checkpoint")
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int) -> Self:
+        """The plan of `count` rows whose `arrays` these are; a checkpoint may come from elsewhere, so it is checked."""
+        integers = {name: array for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "iu"}
+        rows, edges, parts = (integers.get(name, np.zeros(0, np.int64)) for name in ("rows", "edges", "parts"))
+        once = np.array_equal(np.sort(rows), np.arange(count))
+        whole = len(edges) > 1 and edges[0] == 0 and edges[-1] == count and bool((np.diff(edges) > 0).all())
+        if not (once and whole and len(parts) == 1 and 0 <= parts[0] <= count):
+            raise UserError(
+                f"the stored batch plan does not hold every one of {count:,} rows once; start from another checkpoint"
+            )
         return cls(rows.astype(np.int64), edges.astype(np.int64), int(parts[0]))
+
+
+def warn_of_large_batch(inputs: Inputs, size: int) -> None:
+    """Say that a batch of `size` is more than there is."""
+    rows = inputs.train.shape[0]
+    if size > rows:
+        inputs.warn(f"a batch of {size:,} is more than the {rows:,} train rows: one batch of all")
 
 
 def random_plan(rows: int, size: int, *, steps: int | None = None) -> BatchPlan:
@@ -88,7 +86,7 @@ def random_plan(rows: int, size: int, *, steps: int | None = None) -> BatchPlan:
             random batches are as long as the ones that follow.
         steps: another number of batches, such as `glued_steps(rows, size)`.
     """
-    parts = cluster_count(rows, size) if steps is None else at_least_one("the number of batches", steps)
+    parts = cluster_count(rows, size) if steps is None else steps
     return BatchPlan(np.arange(rows, dtype=np.int64), np.array([0, rows], np.int64), parts)
 
 
@@ -108,7 +106,7 @@ def glued_plan(clusters: Sequence[NDArray[np.int64]], size: int) -> BatchPlan:
 def glued_steps(rows: int, size: int) -> int:
     """Batches per epoch of `glued_plan`, whatever the clusters: ceil(rows / size)."""
     require_rows(rows)
-    return -(-rows // at_least_one("the size of a batch", size))
+    return -(-rows // size)
 
 
 def _joined(clusters: Sequence[NDArray[np.int64]], parts: int) -> BatchPlan:

@@ -5,8 +5,8 @@ batch, L_B, and what counts as positive in it is everything known to be, not onl
 
     L_B = union_i [ sample(P_i, beta) + sample(H_i - P_i - F_i, eta) ]     positive_i = P_i & L_B     F_i: filter pairs
 
-A cap on |L_B| keeps, in this order, drawn positives, drawn negatives and, to fill a gap, positives nobody drew; within
-each kind those of most queries come first, then smaller ids. Thesis 2.3.2, preprint 3.1; POS-CLF is preprint C.4.
+A cap on |L_B| keeps, in this order, drawn positives, drawn negatives and, to fill a gap, other positives; within each
+kind those of most queries come first, then smaller ids. Thesis 2.3.2, preprint 3.1; POS-CLF is preprint C.4.
 
 All work is on flat arrays of the batch's stored pairs, so a pick costs what the batch holds, whatever N and L are.
 """
@@ -83,48 +83,27 @@ class LabelPicker:
                 proportion to them.
             mark_drawn: Say in the pool which positives each query drew.
         """
-        _require_sizes(beta, eta, extra, pool_size)
-        self._shape = _shape(train, "train labels")
-        if filter_pairs is not None and _shape(filter_pairs, "filter pairs") != self._shape:
-            raise UserError(f"filter pairs of shape {filter_pairs.shape} do not belong to train labels {self._shape}")
+        self._labels = train.shape[1]
         self._train = rows_of(train, values=soft)
         self._filter = None if filter_pairs is None or not filter_pairs.nnz else rows_of(filter_pairs)
         self._beta, self._eta, self._extra = beta, eta, extra
         self._soft, self._mark_drawn = soft, mark_drawn
         self._pool_size, self._replacement, self._fill = pool_size, replacement, fill
-        self._places = _Places(self._shape[1])
-        self._hard: NDArray[np.int32] | None = None
-
-    @property
-    def hard(self) -> NDArray[np.int32] | None:
+        self._places = _Places(self._labels)
+        self.hard: NDArray[np.int32] | None = None
         """Labels each train row is most confused about, [N, H], distinct within a row, -1 = none; None before mining.
 
         Assign a new list at each refresh. Positives and filter pairs in it are never drawn.
         """
-        return self._hard
-
-    @hard.setter
-    def hard(self, hard: NDArray[np.int32] | None) -> None:
-        rows, labels = self._shape
-        if hard is not None:
-            hard = np.asarray(hard)
-            if hard.ndim != 2 or hard.dtype.kind not in "iu":
-                raise UserError(f"hard negatives must be label ids [N, H], not {hard.dtype} of shape {hard.shape}")
-            if len(hard) != rows:
-                raise UserError(f"{len(hard):,} rows of hard negatives for {rows:,} train rows; mine them again")
-            if hard.size and not -1 <= hard.min() <= hard.max() < labels:
-                raise UserError(f"hard negatives must be ids from 0 to {labels - 1} or -1 for none; mine them again")
-        self._hard = hard
 
     def pick(self, rows: Integers, positives: np.random.Generator, negatives: np.random.Generator) -> LabelPool:
         """The pool of one batch; how many numbers it draws depends on the arguments, never on numbers drawn before.
 
         Args:
-            rows: Train rows of the batch, [B]. A row without labels is welcome and has no positive.
+            rows: Train rows of the batch, int64 [B]. A row without labels has no positive.
             positives: Draws positives, the extra ones too.
             negatives: Draws hard negatives.
         """
-        rows = self._checked_rows(rows)
         known = pairs_of(self._train, rows)
         masked = None if self._filter is None else pairs_of(self._filter, rows)
         drawing = self._drawn_positives(known, len(rows), positives)
@@ -151,15 +130,6 @@ class LabelPicker:
             drawn=own,
         )
 
-    def _checked_rows(self, rows: Integers) -> Integers:
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise UserError(f"a batch must be train row numbers [B], not {rows.dtype} of shape {rows.shape}")
-        if rows.size and not 0 <= rows.min() <= rows.max() < self._shape[0]:
-            wrong = rows[(rows < 0) | (rows >= self._shape[0])][0]
-            raise UserError(f"row {wrong} is outside the train rows 0 to {self._shape[0] - 1}")
-        return rows.astype(np.int64)
-
     def _drawn_positives(self, known: Pairs, queries: int, generator: np.random.Generator) -> Integers:
         """Indices into `known` of what the queries drew, each at most once a query."""
         if self._beta is None:
@@ -172,11 +142,11 @@ class LabelPicker:
         self, rows: Integers, known: Pairs, masked: Pairs | None, generator: np.random.Generator
     ) -> Integers:
         """Labels that the queries drew from their hard lists; one that several drew is there several times."""
-        if self._hard is None or not self._hard.shape[1] or not self._eta:
+        if self.hard is None or not self.hard.shape[1] or not self._eta:
             return np.zeros(0, np.int64)
-        listed = self._hard[rows]
+        listed = self.hard[rows]
         draw = min(self._eta, listed.shape[1])
-        never_keys = [pairs.keys(self._shape[1]) for pairs in (known, masked) if pairs is not None]
+        never_keys = [pairs.keys(self._labels) for pairs in (known, masked) if pairs is not None]
         ticket, column_mask = _tickets(listed.shape, generator)
         ticket[listed < 0] = _NO_TICKET
         drawn = [np.zeros(0, np.int64)]
@@ -188,7 +158,7 @@ class LabelPicker:
             column = won & column_mask
             label = listed[query[:, None], column].astype(np.int64)
             valid = won != _NO_TICKET
-            key = query[:, None] * self._shape[1] + label
+            key = query[:, None] * self._labels + label
             wrong = valid & np.logical_or.reduce([_contains(keys, key) for keys in never_keys])
             ticket[query[wrong.nonzero()[0]], column[wrong]] = _NO_TICKET
             again = wrong.any(axis=1)
@@ -242,7 +212,11 @@ def pick_some_labels(
     positives: np.random.Generator,
     negatives: np.random.Generator,
 ) -> LabelPool:
-    """The pool of a single batch, arguments as for `LabelPicker`; a training keeps a picker, which is faster."""
+    """The pool of a single batch, with checked arguments as for `LabelPicker`; training keeps a picker instead."""
+    rows, hard = np.asarray(rows), None if hard is None else np.asarray(hard)
+    sizes = (("beta", beta, 1), ("eta", eta, 0), ("extra", extra, 0), ("pool_size", pool_size, 1))
+    _require_arguments(rows, train, filter_pairs, *sizes)
+    require_hard(hard, *train.shape)
     picker = LabelPicker(
         train,
         filter_pairs,
@@ -254,7 +228,7 @@ def pick_some_labels(
         fill=fill,
     )
     picker.hard = hard
-    return picker.pick(rows, positives, negatives)
+    return picker.pick(rows.astype(np.int64), positives, negatives)
 
 
 def _tickets(shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Integers, int]:
@@ -302,18 +276,31 @@ def _contains(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
     return found
 
 
-def _shape(matrix: csr_array, what: str) -> tuple[int, int]:
-    if not (issparse(matrix) and matrix.ndim == 2):
-        raise UserError(f"{what} must be a two-dimensional scipy sparse array, not {type(matrix).__name__}")
-    rows, labels = matrix.shape
-    return rows, labels
+def _require_arguments(
+    rows: NDArray[Any], train: csr_array, filter_pairs: csr_array | None, *sizes: tuple[str, int | None, int]
+) -> None:
+    """Raise unless rows [B] are row numbers of `train` [N, L], and every size, by name, is as large as it must be."""
+    for what, matrix in (("train labels", train), ("filter pairs", filter_pairs)):
+        if matrix is not None and not (issparse(matrix) and matrix.ndim == 2):
+            raise UserError(f"{what} must be a two-dimensional scipy sparse array, not {type(matrix).__name__}")
+    if filter_pairs is not None and filter_pairs.shape != train.shape:
+        raise UserError(f"filter pairs of shape {filter_pairs.shape} do not belong to train labels {train.shape}")
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise UserError(f"a batch must be train row numbers [B], not {rows.dtype} of shape {rows.shape}")
+    if rows.size and not 0 <= rows.min() <= rows.max() < train.shape[0]:
+        raise UserError(f"row {rows[(rows < 0) | (rows >= train.shape[0])][0]} is outside the train rows")
+    for name, size, least in sizes:
+        if size is not None and size < least:
+            raise UserError(f"{name} = {size}: it must be at least {least}")
 
 
-def _require_sizes(beta: int | None, eta: int, extra: int, pool_size: int | None) -> None:
-    if beta is not None and beta < 1:
-        raise UserError(f"beta = {beta}: a pool without positives teaches nothing; draw at least 1 a query")
-    if eta < 0 or extra < 0:
-        name, value = ("eta", eta) if eta < 0 else ("extra", extra)
-        raise UserError(f"{name} = {value}: a number of labels a query draws cannot be negative; 0 draws none")
-    if pool_size is not None and pool_size < 1:
-        raise UserError(f"pool_size = {pool_size}: the pool needs room for at least 1 label; leave it out for no cap")
+def require_hard(hard: NDArray[Any] | None, count: int, labels: int) -> None:
+    """Raise unless `hard` is None or holds label ids, -1 for none, for each of `count` train rows, [N, H]."""
+    if hard is None:
+        return
+    if hard.ndim != 2 or hard.dtype.kind not in "iu":
+        raise UserError(f"hard negatives must be label ids [N, H], not {hard.dtype} of shape {hard.shape}")
+    if len(hard) != count:
+        raise UserError(f"{len(hard):,} rows of hard negatives for {count:,} train rows; mine them again")
+    if hard.size and not -1 <= hard.min() <= hard.max() < labels:
+        raise UserError(f"hard negatives must be ids from 0 to {labels - 1} or -1 for none; mine them again")

@@ -1,6 +1,7 @@
 """The command line: one small function per command, nothing heavy imported until a command runs."""
 
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -9,58 +10,58 @@ import threading
 import typer
 
 from harness import __version__
-from harness.cli import (
-    benching,
-    checking,
-    data,
-    listing,
-    measuring,
-    planning,
-    reporting,
-    running,
-    sweeping,
-    tracking,
-    tuning,
-    using,
-)
 from harness.cli.show import say
 from harness.errors import Terminated, UserError, terminate
 
-app = typer.Typer(
-    name="harness",
-    help="Benchmark harness for extreme multi-label classification with label text.",
-    epilog="First time? `python -m harness run` does one complete run on data built from your own Python libraries.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "run": "run.run",
+    "bench": "bench.bench",
+    "sweep": "sweep.sweep",
+    "tune": "tune.tune",
+    "plan": "plan.plan",
+    "predict": "predict.predict",
+    "export": "predict.export",
+    "ls": "ls.ls",
+    "report": "report.report",
+    "validate": "validate.validate",
+    "doctor": "doctor.doctor",
+    "sync": "tracking.sync",
+    "ui": "tracking.ui",
+    "data": "data.app",
+    "runs": "tracking.runs",
+}
+"""Module and function, or group of commands, of every command."""
 
 
-@app.callback(invoke_without_command=True)
+def make_app(only: str | None = None) -> typer.Typer:
+    """The command line, with the module of one command alone where it is known which."""
+    app = typer.Typer(
+        name="harness",
+        help="Benchmark harness for extreme multi-label classification with label text.",
+        epilog="First time? `python -m harness run` does one complete run on data built from your own Python "
+        "libraries.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(version)
+    for name, place in COMMANDS.items():
+        if only is None or name == only:
+            module, _, attribute = place.partition(".")
+            found = getattr(importlib.import_module(f"harness.cli.{module}"), attribute)  # noqa: TID251  (one of ours)
+            if isinstance(found, typer.Typer):
+                app.add_typer(found, name=name)
+            else:
+                app.command(name)(found)
+    return app
+
+
 def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     """Benchmark harness for extreme multi-label classification with label text."""
     if show:
         say(__version__)
         raise typer.Exit
-
-
-app.command("run")(running.run)
-app.command("bench")(benching.bench)
-app.command("sweep")(sweeping.sweep)
-app.command("tune")(tuning.tune)
-app.command("plan")(planning.plan)
-app.command("predict")(using.predict)
-app.command("export")(using.export)
-app.command("ls")(listing.ls)
-app.command("report")(reporting.report)
-app.command("validate")(checking.validate)
-app.command("doctor")(checking.doctor)
-app.command("perf")(measuring.perf)
-app.command("sync")(tracking.sync)
-app.command("ui")(tracking.ui)
-app.add_typer(data.app, name="data")
-app.add_typer(tracking.runs, name="runs")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -73,7 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)
     try:
-        app(arguments, prog_name="harness")
+        first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        make_app(first if first in COMMANDS else None)(arguments, prog_name="harness")
     except UserError as error:
         say(f"error: {error}", err=True)
         sys.exit(2)

@@ -18,22 +18,18 @@ Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name (`harness ls 
 def dataset_rows() -> tuple[list[str], list[dict[str, Any]]]:
     """Every card, and whether its data is on this machine."""
     from harness.data.card import card_paths, read_card
-    from harness.files import home
+    from harness.io.files import home
 
     prepared = {path.parent.name.rpartition("-")[0] for path in (home() / "cache" / "datasets").glob("*/manifest.json")}
     rows = []
     for name, path in card_paths().items():
         card = read_card(path)
-        raw = (home() / "data" / name).is_dir()
-        state = (
-            "ready"
-            if name in prepared
-            else "built on first use"
-            if card.built_here
-            else "on disk"
-            if raw
-            else "to be fetched"
-        )
+        if name in prepared:
+            state = "ready"
+        elif card.built_here:
+            state = "built on first use"
+        else:
+            state = "on disk" if (home() / "data" / name).is_dir() else "to be fetched"
         figures = card.statistics
         rows.append(
             {"name": name, "train": figures.train, "test": figures.test, "labels": figures.labels}
@@ -45,9 +41,9 @@ def dataset_rows() -> tuple[list[str], list[dict[str, Any]]]:
 @app.command("ls")
 def list_datasets(as_json: Json = False) -> None:
     """List the datasets and whether they are ready; same as `harness ls datasets`."""
-    from harness.cli.listing import ls
+    from harness.cli.ls import ls
 
-    ls("datasets", as_json)
+    ls("datasets", as_json=as_json)
 
 
 @app.command()
@@ -103,7 +99,7 @@ def import_(
         str | None, typer.Option(metavar="A,B", help="Propensity constants; without them PSP stays empty.")
     ] = None,
     test_fraction: Annotated[
-        float | None, typer.Option(help="Hold out this share of train.jsonl when there is no test.jsonl.")
+        float | None, typer.Option(help="Share of train.jsonl that becomes test rows when there is no test.jsonl.")
     ] = None,
     title: Annotated[str, typer.Option(help="Title for tables; the name if not given.")] = "",
     overwrite: Annotated[bool, typer.Option(help="Replace a dataset of that name.")] = False,
@@ -146,7 +142,7 @@ def fetch(
     Example: harness data fetch lf-amazontitles-131k
     """
     from harness.data.card import load_card
-    from harness.data.obtain.fetch import fetch as fetch_dataset
+    from harness.data.download import fetch as fetch_dataset
 
     files = fetch_dataset(load_card(name), keep_archive=keep_archive)
     if as_json:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from harness.printable import printable, printable_json, printable_lines
+from harness.io.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
-    from harness.report import Table
+    from harness.report.cells import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 

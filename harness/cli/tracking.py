@@ -14,11 +14,11 @@ import typer
 
 from harness.cli.show import print_json, print_table, say
 from harness.errors import UserError
-from harness.files import home
-from harness.printable import printable
+from harness.io.files import home
+from harness.io.printable import printable
 
 if TYPE_CHECKING:
-    from harness.tracking.syncing import Outcome
+    from harness.tracking.sync import Outcome
 
 runs = typer.Typer(help="Runs in MLflow.", no_args_is_help=True)
 
@@ -37,9 +37,9 @@ def sync(
 
     Exit code 1 if the store is out or a run could not be sent.
     """
-    from harness.progress import progress
-    from harness.tracking.syncing import log_folders
-    from harness.tracking.syncing import sync as send_all
+    from harness.io.progress import progress
+    from harness.tracking.sync import log_folders
+    from harness.tracking.sync import sync as send_all
 
     folders = log_folders(run or [], folder)
     outcomes: list[Outcome] = []
@@ -72,9 +72,9 @@ def reap(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Close runs that MLflow shows as running although their process is gone; living ones are left alone."""
-    from harness.progress import progress
-    from harness.tracking.reaping import parse_age
-    from harness.tracking.reaping import reap as close_dead
+    from harness.io.progress import progress
+    from harness.tracking.sync import parse_age
+    from harness.tracking.sync import reap as close_dead
 
     age = parse_age(older_than)
     with _open_store() as client, progress("reap", None, "runs") as advance:
@@ -92,7 +92,8 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Show runs in a browser: starts the MLflow server for our store, reachable from this machine alone."""
-    from harness.tracking.places import is_local, tracking_uri, with_driver, without_secrets
+    from harness.io.private import without_secrets
+    from harness.tracking.store import is_local, tracking_uri, with_driver
 
     uri = tracking_uri()
     if not is_local(uri):
@@ -129,11 +130,11 @@ def _require_free(port: int) -> None:
 @contextmanager
 def _open_store() -> "Iterator[Any]":
     """The store, open; one that is out, now or half-way, is one line and exit code 1."""
-    from harness.tracking.places import check_uri, reason, tracking_uri
+    from harness.tracking.store import check_uri, reason, tracking_uri
 
     check_uri(tracking_uri())
-    from harness.tracking.mlflow_store import open_store
-    from harness.tracking.syncing import outage
+    from harness.tracking.store import open_store
+    from harness.tracking.sync import outage
 
     try:
         client = open_store(tracking_uri())

@@ -22,14 +22,14 @@ __all__ = ["Dataset", "load"]
 class Dataset:
     """Texts and labels of one dataset, memory-mapped.
 
-    Label and filter matrices hold sorted, unique column indices (int32) and ones (float32). A filter pair is never to
-    be predicted and never used as a negative: the query itself, or the reverse of a known pair.
+    Label and filter matrices hold sorted, unique column indices (int32) and ones (float32). A filter pair is never
+    predicted and never used as a negative: the query itself, or the reverse of a known pair.
     """
 
     card: "DatasetCard"
     folder: Path
     digest: str
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     """Measured statistics and provenance, from the manifest."""
     train_text: "Texts"
     test_text: "Texts"
@@ -50,13 +50,13 @@ class Dataset:
         return self.card.name
 
     def column_digest(self, column: str) -> str:
-        """A hash of one text column's content, from the manifest, so that nobody has to read the column for it."""
-        files = self.facts["files"]
+        """A hash of one text column's content, from the manifest: the column is not read for it."""
+        files = self.metadata["files"]
         return f"{files[f'{column}.values.npy']['sha256']}-{files[f'{column}.offsets.npy']['sha256']}"
 
 
 def load(name_or_folder: str | Path, *, use_filter: bool = True) -> Dataset:
-    """Loads a dataset by card name, or straight from a folder of files, preparing it on first use.
+    """Load a dataset by card name, or from a folder of files, preparing it on first use.
 
     `use_filter=False` accepts a dataset whose card requires filter files that are not there, and masks nothing.
     """

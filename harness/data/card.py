@@ -5,16 +5,16 @@ measured ones. The propensity constants A and B belong to the dataset and are ne
 results without PSP.
 """
 
-import difflib
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from harness.errors import UserError, unknown_name
-from harness.files import checked_name, home
-from harness.yaml import read_yaml
+from harness.io.files import checked_name, home, is_folder
+from harness.io.models import Strict, describe_faults
+from harness.io.yaml import read_yaml
 
 CARD_FOLDER = Path(__file__).parents[2] / "datasets"
 
@@ -23,12 +23,8 @@ Count = Annotated[int, Field(gt=0)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Statistics(_Frozen):
-    """Published figures; a figure nobody published is left out."""
+class Statistics(Strict):
+    """Published figures; unpublished ones are left out."""
 
     train: Count | None = None
     test: Count | None = None
@@ -46,17 +42,17 @@ class Statistics(_Frozen):
         return 0.0 if name in ("train", "test", "labels") and not self.approximate else self.tolerance
 
 
-class Propensity(_Frozen):
+class Propensity(Strict):
     """Constants of w_l = 1 + C (n_l + B)^-A, C = (ln N - 1)(B + 1)^A."""
 
     a: Positive
     b: Positive
 
 
-class Download(_Frozen):
-    """A published link; `sha256` where somebody recorded one, otherwise counts decide after unpacking.
+class Download(Strict):
+    """A published link; `sha256` where one is known, otherwise counts decide after unpacking.
 
-    `contains` names the files that are wanted from it, blank between them. Entries with equal `contains` are mirrors of
+    `contains` names the wanted files, separated by blanks. Entries with equal `contains` are mirrors of
     one another, tried in order; entries that differ are parts, and all of them are needed.
     """
 
@@ -70,14 +66,14 @@ class Download(_Frozen):
     """Where the link was published, because links rot."""
 
 
-class Pin(_Frozen):
+class Pin(Strict):
     """What the dataset was on the day the card was written, for exact comparison."""
 
     digest: str
-    made_with: dict[str, str] = {}
+    made_with: dict[str, str] = Field(default={})
 
 
-class DatasetCard(_Frozen):
+class DatasetCard(Strict):
     """One dataset; the file's stem is its name."""
 
     name: str
@@ -87,24 +83,24 @@ class DatasetCard(_Frozen):
     source: Literal["repository", "jsonl", "pydocs", "debian", "synthetic"]
     text: Literal["title", "title+content"] = "title"
     """Which fields of a `trn.json.gz` row make its text; builders read it as short or long."""
-    options: dict[str, int | float | str | bool] = {}
+    options: dict[str, int | float | str | bool] = Field(default={})
     """Parameters of a builder, for example the size of `synthetic`."""
     statistics: Statistics = Statistics()
     propensity: Propensity | None = None
     filter: Literal["required", "built", "optional"] = "optional"
     """`required`: refuse to evaluate without filter files; `built`: the builder writes them."""
-    checksums: dict[FileName, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}
-    downloads: list[Download] = []
+    checksums: dict[FileName, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default={})
+    downloads: list[Download] = Field(default=[])
     obtain: str = ""
     """What a person has to do, in a few lines; printed when the data is missing."""
     licence: str = ""
     homepage: str = ""
     pin: Pin | None = None
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, Any] = Field(default={})
     """Recommended run settings, over the method's own and under the command line's."""
-    recommended: dict[str, dict[str, Any]] = {}
+    recommended: dict[str, dict[str, Any]] = Field(default={})
     """Published settings per method, over `defaults`."""
-    notes: list[str] = []
+    notes: list[str] = Field(default=[])
 
     @property
     def built_here(self) -> bool:
@@ -139,6 +135,27 @@ def load_card(name: str) -> DatasetCard:
     return read_card(paths[name])
 
 
+def find_card(name_or_folder: str | Path) -> DatasetCard:
+    """The card meant by a card's name, by `synthetic:option=value,...`, or by a folder of files."""
+    if isinstance(name_or_folder, str) and "/" not in name_or_folder:
+        if not name_or_folder.startswith("synthetic:"):
+            return load_card(name_or_folder)
+        from harness.data.sources.synthetic import parse_name  # needs scipy, which no other name does
+
+        return parse_name(name_or_folder)
+    folder = Path(name_or_folder)
+    if not is_folder(folder):
+        raise UserError(f"{folder} is not a folder; give a dataset's name (`harness ls datasets`) or a folder of files")
+    title = folder.absolute().name
+    lines = any((folder / f"labels.jsonl{end}").exists() for end in ("", ".gz"))
+    return DatasetCard(
+        name=checked_name("dataset", title.lower()),
+        title=title,
+        summary=f"files in {folder.name}/",
+        source="jsonl" if lines else "repository",
+    )
+
+
 @cache
 def read_card(path: Path) -> DatasetCard:
     """Parses and validates one card file; all its faults are reported together."""
@@ -150,40 +167,3 @@ def read_card(path: Path) -> DatasetCard:
     if card.name != path.stem:
         raise UserError(f"{path}: name is {card.name!r} but the file is called {path.stem!r}; make them equal")
     return card
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_model(path: Path, model: type[Model]) -> Model:
-    """A YAML file as a model; all faults of its form are told together."""
-    try:
-        return model.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise UserError("\n".join(describe_faults(error, str(path), model))) from error
-
-
-def describe_faults(error: ValidationError, where: str, model: type[BaseModel] | None = None) -> list[str]:
-    """One line per fault of a pydantic error: file, key, what is wrong; `model` gives unknown keys a hint."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        key = ".".join(str(part) for part in fault["loc"]) or "(top level)"
-        if fault["type"] == "extra_forbidden" and model is not None:
-            name, known = str(fault["loc"][-1]), _keys_at(model, fault["loc"][:-1])
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            lines.append(f"{where}: {key}: unknown key; {hint}")
-            continue
-        shown = "" if fault["type"] == "missing" else f" (got {str(fault['input'])[:60]!r})"
-        lines.append(f"{where}: {key}: {fault['msg']}{shown}")
-    return lines
-
-
-def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The keys a model accepts at a place inside it, for example ("downloads", 0)."""
-    for part in place:
-        if isinstance(part, str) and part in model.model_fields:
-            annotation = model.model_fields[part].annotation
-            inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
-            model = next((kind for kind in inner if issubclass(kind, BaseModel)), model)
-    return sorted(model.model_fields)

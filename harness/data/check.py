@@ -1,15 +1,16 @@
-"""Does a prepared dataset agree with its card, with its own manifest, and with what evaluation takes for granted?
+"""Check a prepared dataset against its card, its manifest and what evaluation assumes.
 
-In: a loaded `Dataset`. Out: a `CheckReport`, one row a question. A row fails (`differs`) where a published figure, a
+In: a loaded `Dataset`. Out: a `CheckReport`, one row per question. A row fails (`differs`) where a published figure, a
 checksum or a rule is broken; it is a `warning` where the data is odd but usable, and `unknown` where there is nothing
 to compare with. The best P@k any method can reach is mean_i min(n_i, k) / k over rows with n_i reachable labels.
 
-Equal texts are found by a 64-bit polynomial hash of every row, h = sum_j c(byte_j) r^j mod 2^64, taken over blocks of
-bytes rather than row by row; rows with equal hashes are then compared byte for byte.
+Equal texts are found by a 64-bit hash of every row; rows with equal hashes are then compared.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.data import Dataset
-from harness.data.prepare import COLUMNS, SOLID_BYTE, raw_folder, statistics
+from harness.data.prepare import COLUMNS, MATRICES, raw_folder, statistics
 from harness.data.ragged import Texts
 from harness.errors import DataError, UserError
-from harness.files import MANIFEST, place_inside, read_json, sha256_file
-from harness.progress import Advance, progress
+from harness.io.files import MANIFEST, place_inside, read_json, sha256_file
+from harness.io.progress import Advance, progress
 
 Verdict = Literal["ok", "differs", "unknown", "warning"]
 Figure: TypeAlias = float | int | str | None
@@ -30,11 +31,6 @@ RowPairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 LONG_TEXT_BYTES = 1_000_000
 """Above this a text is more likely a parsing accident than a document."""
-
-_BLOCK = 2**20
-_RADIX = 0x9E3779B97F4A7C15 | 1
-"""r of the hash: odd, so it has an inverse modulo 2^64."""
-_SOLID, _NUL = 1, 2
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def check(dataset: Dataset, raw: Path | None = None, k: int = 5) -> CheckReport:
         # a damaged file can hold offsets that lead anywhere, so nothing in it is read; the same goes for label ids
         if rows[-1].verdict == "ok":
             ids = [*_ids(dataset)]
-            rows += [*_pin(dataset), *ids]
+            rows += [_pin(dataset), *ids]
             if all(row.verdict == "ok" for row in ids):
                 rows = [*_figures(dataset), *rows, *_filters(dataset, k), *_coverage(dataset)]
             rows += _texts(dataset, advance)
@@ -98,9 +94,8 @@ def check(dataset: Dataset, raw: Path | None = None, k: int = 5) -> CheckReport:
 
 
 def _columns(dataset: Dataset) -> dict[str, Texts]:
-    return dict(
-        zip(COLUMNS, (dataset.train_text, dataset.test_text, dataset.label_text, dataset.label_id), strict=True)
-    )
+    columns = (dataset.train_text, dataset.test_text, dataset.label_text, dataset.label_id)
+    return dict(zip(COLUMNS, columns, strict=True))
 
 
 def _none_of(name: str, count: int, remark: str, verdict: Verdict = "warning") -> CheckRow:
@@ -111,13 +106,8 @@ def _none_of(name: str, count: int, remark: str, verdict: Verdict = "warning") -
 def _figures(dataset: Dataset) -> Iterator[CheckRow]:
     """The card's statistics beside the measured ones."""
     published = dataset.card.statistics
-    matrices = {
-        "train.labels": dataset.train,
-        "test.labels": dataset.test,
-        "train.filter": dataset.train_filter,
-        "test.filter": dataset.test_filter,
-    }
-    measured = statistics(_columns(dataset), matrices)
+    matrices = (dataset.train, dataset.test, dataset.train_filter, dataset.test_filter)
+    measured = statistics(_columns(dataset), dict(zip(MATRICES, matrices, strict=True)))
     for name in ("train", "test", "labels", "rows_per_label", "labels_per_row", "words_per_row"):
         expected, found = getattr(published, name), measured[name]
         if expected is None:
@@ -147,7 +137,7 @@ def _prepared_files(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
     """Every file of the prepared folder against its hash in the manifest."""
     try:
         files: dict[str, dict[str, Any]] = read_json(dataset.folder / MANIFEST)["files"]
-        hashes = {name: facts["sha256"] for name, facts in files.items()}
+        hashes = {name: metadata["sha256"] for name, metadata in files.items()}
     except (DataError, OSError, KeyError, TypeError, AttributeError) as error:
         yield CheckRow("prepared files", None, None, "differs", f"no usable manifest in {dataset.folder}: {error}")
         return
@@ -164,25 +154,20 @@ def _prepared_files(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
         if sha256_file(path) != expected:
             faults.append(f"{name} was changed")
         advance(path.stat().st_size)
-    remark = (
-        f"{'; '.join(faults)}; the contents were not checked; delete {dataset.folder} and prepare again"
-        if faults
-        else ""
-    )
+    advice = f"; the contents were not checked; delete {dataset.folder} and prepare again"
+    remark = "; ".join(faults) + advice if faults else ""
     found = f"{len(hashes) - len(faults)} files match"
     yield CheckRow("prepared files", f"{len(hashes)} files match", found, "differs" if faults else "ok", remark)
 
 
-def _pin(dataset: Dataset) -> Iterator[CheckRow]:
+def _pin(dataset: Dataset) -> CheckRow:
     """The content digest against the one on the card; other versions of a builder's input explain a difference."""
     pin = dataset.card.pin
     if pin is None:
-        yield CheckRow("digest", None, dataset.digest, "unknown", "the card pins no digest")
-        return
+        return CheckRow("digest", None, dataset.digest, "unknown", "the card pins no digest")
     if pin.digest == dataset.digest:
-        yield CheckRow("digest", pin.digest, dataset.digest, "ok")
-        return
-    here: dict[str, str] = dataset.facts.get("provenance", {}).get("versions", {})
+        return CheckRow("digest", pin.digest, dataset.digest, "ok")
+    here: dict[str, str] = dataset.metadata.get("provenance", {}).get("versions", {})
     changed = [
         f"{name} {then} -> {here.get(name, 'absent')}"
         for name, then in sorted(pin.made_with.items())
@@ -190,7 +175,7 @@ def _pin(dataset: Dataset) -> Iterator[CheckRow]:
     ]
     excused = bool(changed) or dataset.card.statistics.approximate
     remark = f"made with other versions: {', '.join(changed)}" if changed else "made with the same versions as the pin"
-    yield CheckRow("digest", pin.digest, dataset.digest, "warning" if excused else "differs", remark)
+    return CheckRow("digest", pin.digest, dataset.digest, "warning" if excused else "differs", remark)
 
 
 def _ids(dataset: Dataset) -> Iterator[CheckRow]:
@@ -209,7 +194,7 @@ def _ids(dataset: Dataset) -> Iterator[CheckRow]:
 def _filters(dataset: Dataset, k: int) -> Iterator[CheckRow]:
     """Filter pairs against true pairs, the depth they demand, and the ceiling that remains."""
     if dataset.card.filter == "required":
-        found = dataset.facts["provenance"].get("filter_files", [])
+        found = dataset.metadata["provenance"].get("filter_files", [])
         yield CheckRow("filter files", 2, len(found), "ok" if len(found) == 2 else "differs", ", ".join(found))
     hit = {split: _overlap(getattr(dataset, split), getattr(dataset, f"{split}_filter")) for split in ("train", "test")}
     yield _none_of(
@@ -251,24 +236,23 @@ def _texts(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
     columns = {"train": dataset.train_text, "test": dataset.test_text, "label": dataset.label_text}
     scans = {}
     for name, texts in columns.items():
-        scan = scans[name] = scan_rows(texts, advance)
-        lengths = texts.lengths
-        yield _none_of(f"empty {name} texts", int((lengths == 0).sum()), _first(name, lengths == 0))
-        blank = (lengths > 0) & ~scan.solid
-        yield _none_of(f"{name} texts of whitespace only", int(blank.sum()), _first(name, blank))
-        yield _none_of(f"{name} texts with NUL bytes", int(scan.nul.sum()), _first(name, scan.nul))
-        long = lengths > LONG_TEXT_BYTES
-        yield _none_of(f"{name} texts above {LONG_TEXT_BYTES:,} bytes", int(long.sum()), _first(name, long))
+        scan, lengths = scan_rows(texts, advance), texts.lengths
+        scans[name] = scan
+        for what, mask in (
+            (f"empty {name} texts", lengths == 0),
+            (f"{name} texts of whitespace only", (lengths > 0) & ~scan.solid),
+            (f"{name} texts with NUL bytes", scan.nul),
+            (f"{name} texts above {LONG_TEXT_BYTES:,} bytes", lengths > LONG_TEXT_BYTES),
+        ):
+            yield _none_of(
+                what, int(mask.sum()), f"first: {name} row {int(mask.argmax()) if len(mask) else 0} (counted from 0)"
+            )
     both = equal_rows(columns["train"], scans["train"], columns["test"], scans["test"])
     yield _none_of("test texts that also stand in train", len(both[1]), _first_pair("test", "train", both))
     for name, texts in columns.items():
         if name != "test":
             copies = repeated_rows(texts, scans[name])
             yield _none_of(f"{name} texts that repeat an earlier one", len(copies[1]), _first_pair(name, name, copies))
-
-
-def _first(name: str, mask: NDArray[np.bool_]) -> str:
-    return f"first: {name} row {int(mask.argmax())} (counted from 0)" if mask.any() else ""
 
 
 def _first_pair(name: str, other: str, pairs: RowPairs) -> str:
@@ -288,35 +272,18 @@ class RowScan:
     """Whether the row holds a NUL byte, [N]."""
 
 
-def scan_rows(texts: Texts, advance: Advance | None = None, block: int = _BLOCK) -> RowScan:
-    """Scans a column in blocks of bytes; memory does not depend on the length of a row."""
-    code = np.random.default_rng(0).integers(0, 2**64, 256, dtype=np.uint64)
-    kind = (SOLID_BYTE * _SOLID + (np.arange(256) == 0) * _NUL).astype(np.uint8)
-    powers, inverses = _powers(_RADIX, block), _powers(pow(_RADIX, -1, 2**64), block)
-    filled = np.flatnonzero(texts.lengths > 0)
-    starts = texts.offsets[filled]
-    sums, kinds = np.zeros(len(filled), np.uint64), np.zeros(len(filled), np.uint8)
-    for begin in range(0, len(texts.values), block):
-        values = texts.values[begin : begin + block]
-        first = int(np.searchsorted(starts, begin, side="right")) - 1
-        rows = slice(first, int(np.searchsorted(starts, begin + len(values))))
-        cuts = np.maximum(starts[rows] - begin, 0)
-        # the sum over a row's bytes in this block carries r^(j - begin); the hash wants r^(j - start of the row)
-        shift = inverses[cuts]
-        shift[0] = pow(_RADIX, max(begin - int(starts[first]), 0), 2**64)
-        sums[rows] += np.add.reduceat(code[values] * powers[: len(values)], cuts) * shift
-        kinds[rows] |= np.bitwise_or.reduceat(kind[values], cuts)
-        if advance:
-            advance(len(values))
-    hashes, flags = np.zeros(len(texts), np.uint64), np.zeros(len(texts), np.uint8)
-    hashes[filled], flags[filled] = sums, kinds
-    return RowScan(hashes, flags & _SOLID > 0, flags & _NUL > 0)
-
-
-def _powers(radix: int, count: int) -> NDArray[np.uint64]:
-    powers = np.full(count, radix, np.uint64)
-    powers[0] = 1
-    return np.multiply.accumulate(powers)
+def scan_rows(texts: Texts, advance: Advance | None = None) -> RowScan:
+    """Hash every row of a column and look for what is odd in it, one row in memory at a time."""
+    values, bounds = np.asarray(texts.values), texts.offsets.tolist()
+    hashes, solid, nul = bytearray(), bytearray(), bytearray()
+    for start, stop in pairwise(bounds):
+        text = values[start:stop].tobytes()
+        hashes += hashlib.blake2b(text, digest_size=8).digest()
+        solid.append(bool(text.strip()))
+        nul.append(b"\0" in text)
+    if advance:
+        advance(len(values))
+    return RowScan(np.frombuffer(hashes, np.uint64), np.frombuffer(solid, bool), np.frombuffer(nul, bool))
 
 
 def equal_rows(left: Texts, left_scan: RowScan, right: Texts, right_scan: RowScan) -> RowPairs:
@@ -333,25 +300,13 @@ def equal_rows(left: Texts, left_scan: RowScan, right: Texts, right_scan: RowSca
 def repeated_rows(texts: Texts, scan: RowScan) -> RowPairs:
     """Pairs (first row of a text, later row with the same text), by later row; blanks are left out."""
     rows = np.flatnonzero(scan.solid)
-    order = rows[np.argsort(scan.hashes[rows], kind="stable")]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = scan.hashes[order[1:]] != scan.hashes[order[:-1]]
-    first = order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
-    by_row = np.argsort(order[~new])
-    return _confirmed(texts, first[~new][by_row], texts, order[~new][by_row])
+    _, first, kind = np.unique(scan.hashes[rows], return_index=True, return_inverse=True)
+    earlier = rows[first[kind]]
+    later = earlier != rows
+    return _confirmed(texts, earlier[later], texts, rows[later])
 
 
 def _confirmed(left: Texts, i: NDArray[np.int64], right: Texts, j: NDArray[np.int64]) -> RowPairs:
-    """Those pairs of rows (i, j) whose bytes are equal, compared in chunks; no row may be empty."""
-    same = left.lengths[i] == right.lengths[j]
-    i, j = i[same], j[same]
-    equal = np.ones(len(i), np.bool_)
-    ends = np.cumsum(left.lengths[i])
-    start = 0
-    while start < len(i):
-        done = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
-        ours, theirs = left.take(i[start:stop]), right.take(j[start:stop])
-        equal[start:stop] = ~np.logical_or.reduceat(ours.values != theirs.values, ours.offsets[:-1])
-        start = stop
+    """Those pairs of rows (i, j) whose texts are equal, not only their hashes."""
+    equal = np.fromiter((left[a] == right[b] for a, b in zip(i, j, strict=True)), bool, len(i))
     return i[equal], j[equal]

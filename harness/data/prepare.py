@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.sparse import csr_array
 
-from harness.arrays import load_array, save_array
 from harness.data import Dataset
-from harness.data.card import DatasetCard, load_card
+from harness.data.card import DatasetCard, find_card
 from harness.data.ragged import RaggedWriter, Texts
 from harness.errors import DataError, UserError
-from harness.files import build_once, checked_name, home, is_folder, sha256_file, sha256_json
+from harness.io.arrays import load_array, save_array
+from harness.io.files import MANIFEST, build_once, checked_name, home, read_manifest, sha256_file, sha256_json
 from harness.registry import Registry
 
 FORMAT = 1
@@ -36,7 +36,7 @@ class Source(Protocol):
     """Where a dataset's raw form comes from; see the module docstring."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """JSON facts that identify the raw data without reading all of it."""
+        """JSON metadata that identify the raw data without reading all of it."""
         ...
 
     def write(self, card: DatasetCard, raw: Path, writer: "DatasetWriter") -> dict[str, Any]:
@@ -56,21 +56,19 @@ for _name, _target, _summary in (
 
 
 class DatasetWriter:
-    """The only way a prepared folder is filled."""
+    """Fills a prepared folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def texts(self, column: str) -> RaggedWriter:
         """Opens one of `COLUMNS` for streaming UTF-8 strings; use as a context manager."""
-        if column not in COLUMNS:
-            raise ValueError(f"unknown column {column!r}")
+        assert column in COLUMNS, column
         return RaggedWriter(self._folder, column, np.uint8)
 
     def matrix(self, name: str, matrix: csr_array) -> None:
         """Stores one of `MATRICES`: the pattern of a [rows, L] matrix, indices sorted and unique within each row."""
-        if name not in MATRICES:
-            raise ValueError(f"unknown matrix {name!r}")
+        assert name in MATRICES, name
         matrix.sum_duplicates()
         save_array(self._folder / f"{name}.indptr.npy", matrix.indptr.astype(np.int64))
         save_array(self._folder / f"{name}.indices.npy", matrix.indices.astype(np.int32))
@@ -92,19 +90,16 @@ class DatasetWriter:
             if matrices[name].shape[0] != rows:
                 split, what = name.split(".")
                 raise DataError(f"{split}: {rows:,} texts but {matrices[name].shape[0]:,} rows of {what}")
-        return {"digest": self._digest(), "statistics": statistics(columns, matrices)}
-
-    def _digest(self) -> str:
-        """sha256 over the content of every column and matrix: equal data under any name has an equal digest."""
+        # of the content alone: equal data under any name has an equal digest
         digest = hashlib.sha256(f"prepared-{FORMAT}".encode())
         for path in sorted(self._folder.glob("*.npy")):
             digest.update(f"{path.name} {sha256_file(path)}\n".encode())
-        return digest.hexdigest()
+        return {"digest": digest.hexdigest(), "statistics": statistics(columns, matrices)}
 
 
 def empty_pattern(rows: int, labels: int) -> csr_array:
     """A [rows, L] matrix without entries."""
-    parts = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(rows + 1, np.int64))
+    parts = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(rows + 1, np.int32))
     return csr_array(parts, shape=(rows, labels))
 
 
@@ -148,7 +143,7 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
 def count_words(texts: Texts, block: int = 2**22) -> int:
     """Number of runs of bytes that are not ASCII whitespace, counted a block of bytes at a time; rows do not join.
 
-    A word starts at a byte that is not whitespace and stands behind whitespace or at the start of a row.
+    A word starts at a byte that is not whitespace and follows whitespace or the start of a row.
     """
     words, starts = 0, np.unique(texts.offsets[:-1])
     for begin in range(0, len(texts.values), block):
@@ -185,8 +180,23 @@ def prepare(card: DatasetCard, raw: Path | None = None) -> tuple[Path, dict[str,
     return folder, build_once(folder, build)
 
 
+def prepared_folders(name: str = "") -> dict[str, Path]:
+    """The complete prepared folders of this workspace, by the digest of their content; nothing is built.
+
+    Args:
+        name: Only folders of the dataset of this name; all by default.
+    """
+    folders = {}
+    for path in sorted((home() / "cache" / "datasets").glob(f"{name or '*'}-*/{MANIFEST}")):
+        manifest = read_manifest(path.parent)
+        # the key behind the name has no dash, so `lf-a` does not match the folders of `lf-a-b`
+        if manifest is not None and "digest" in manifest and name in ("", path.parent.name.rpartition("-")[0]):
+            folders[str(manifest["digest"])] = path.parent
+    return folders
+
+
 def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist: bool = True) -> Dataset:
-    """The body of `harness.data.load`; `insist=False` goes on without filter files that the card requires."""
+    """See `harness.data.load`; `insist=False` accepts missing filter files that the card requires."""
     card, raw = resolve(name_or_folder)
     if insist and use_filter and card.filter == "required":
         _require_filter_files(card, raw)
@@ -206,7 +216,7 @@ def opened(card: DatasetCard, folder: Path, manifest: dict[str, Any], use_filter
         card=card,
         folder=folder,
         digest=manifest["digest"],
-        facts=manifest,
+        metadata=manifest,
         train_text=columns["train.text"],
         test_text=columns["test.text"],
         label_text=columns["labels.text"],
@@ -219,7 +229,7 @@ def opened(card: DatasetCard, folder: Path, manifest: dict[str, Any], use_filter
 
 
 def _require_filter_files(card: DatasetCard, raw: Path) -> None:
-    """Refuses before anything is parsed; files that are missing altogether are the source's business."""
+    """Raise if a required filter file is missing, before anything is parsed; the source reports other missing files."""
     from harness.data.sources.repository import find_files
 
     found = find_files(raw)
@@ -233,17 +243,7 @@ def _require_filter_files(card: DatasetCard, raw: Path) -> None:
 
 def resolve(name_or_folder: str | Path) -> tuple[DatasetCard, Path]:
     """A card and its raw folder: from a card's name, from `synthetic:option=value,...`, or for a folder of files."""
-    from harness.data.sources.synthetic import PREFIX, parse_name
-
-    folder = Path(name_or_folder)
+    card, folder = find_card(name_or_folder), Path(name_or_folder)
     if isinstance(name_or_folder, Path) or "/" in name_or_folder:
-        if not is_folder(folder):
-            raise UserError(
-                f"{folder} is not a folder; give a dataset's name (`harness ls datasets`) or a folder of files"
-            )
-        name = checked_name("dataset", folder.absolute().name.lower())
-        source = "jsonl" if any((folder / f"labels.jsonl{end}").exists() for end in ("", ".gz")) else "repository"
-        card = DatasetCard(name=name, title=folder.absolute().name, summary=f"files in {folder.name}/", source=source)
         return card, folder.absolute()
-    card = parse_name(name_or_folder) if name_or_folder.startswith(PREFIX) else load_card(name_or_folder)
     return card, raw_folder(card)

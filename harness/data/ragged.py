@@ -14,8 +14,8 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.arrays import load_array, save_array
 from harness.errors import DataError
+from harness.io.arrays import load_array, save_array
 
 
 @dataclass(frozen=True)

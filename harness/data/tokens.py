@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from harness.data.ragged import Ragged, RaggedWriter, Texts
 from harness.errors import DataError, UserError
-from harness.files import build_once, home, read_json, sha256_file, sha256_json
-from harness.progress import progress
-from harness.threads import Threads
+from harness.io.files import build_once, home, read_json, sha256_file, sha256_json
+from harness.io.progress import progress
+from harness.machine.threads import Threads
 
 if TYPE_CHECKING:
     import tokenizers
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
-        """Names the tokenizer in `path`, a tokenizer.json."""
+        """The tokenizer of a tokenizer.json."""
         if not path.is_file():
             raise UserError(
                 f"{path} is missing; a model needs its tokenizer.json (pickled or slow tokenizers are not read)"
@@ -69,7 +69,7 @@ class Tokenizer:
     @cached_property
     def pad_id(self) -> int:
         """The padding id the file declares, else that of a token with a usual padding name, else 0."""
-        library = _library(self, None)  # reads the file first, and refuses what is none
+        library = _library(self, None)  # reads and checks the file first
         declared = read_json(self.path).get("padding")
         if declared:
             return int(declared["pad_id"])
@@ -127,8 +127,7 @@ def _faults_named(tokenizer: Tokenizer) -> Iterator[None]:
 
 def tokenize(texts: list[str], tokenizer: Tokenizer, max_len: int) -> Ragged:
     """Token ids of a few texts, in memory; special tokens included, at most `max_len` ids a row."""
-    ids = _encode(texts, tokenizer, max_len)
-    values, lengths = _flatten(ids, tokenizer.dtype)
+    values, lengths = _flatten(_encode(texts, tokenizer, max_len), tokenizer.dtype)
     return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 
@@ -151,12 +150,8 @@ def token_store(
         digest: A hash that already identifies the content of `texts`; computed here if absent.
         verify: Also compare the hash of every stored file, and build anew if one differs.
     """
-    identity = {
-        "format": FORMAT,
-        "texts": digest or content_digest(texts),
-        "tokenizer": tokenizer.sha256,
-        "max_len": max_len,
-    }
+    content = {"format": FORMAT, "texts": digest or content_digest(texts)}
+    identity = {**content, "tokenizer": tokenizer.sha256, "max_len": max_len}
     folder = home() / "cache" / "tokens" / sha256_json(identity)
 
     def build(temporary: Path) -> dict[str, Any]:
@@ -227,20 +222,15 @@ def _encode(texts: list[str], tokenizer: Tokenizer, max_len: int) -> list[list[i
     limit = max_len * _PREFIX_CHARACTERS_PER_TOKEN
     long = [row for row, text in enumerate(texts) if len(text) > limit] if _splits_at_spaces(tokenizer) else []
     shortened = list(texts) if long else texts
-    for row in long:
-        shortened[row] = _prefix(texts[row], limit)
+    for row in long:  # the words that end before the limit; the whole text if there is no space
+        space = texts[row].rfind(" ", 0, limit)
+        shortened[row] = texts[row][:space] if space > 0 else texts[row]
     with _faults_named(tokenizer):
         ids = [encoding.ids for encoding in library.encode_batch_fast(shortened)]
         again = [row for row in long if len(ids[row]) < max_len and len(shortened[row]) < len(texts[row])]
         for row, encoding in zip(again, library.encode_batch_fast([texts[row] for row in again]), strict=True):
             ids[row] = encoding.ids
     return ids
-
-
-def _prefix(text: str, limit: int) -> str:
-    """The words of `text` that end before `limit`; all of it if no space is there."""
-    space = text.rfind(" ", 0, limit)
-    return text[:space] if space > 0 else text
 
 
 @cache

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.errors import UserError, unknown_name
-from harness.progress import progress as show_progress
+from harness.io.progress import progress as show_progress
 from harness.registry import Registry
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.index.ranking import Proposer
     from harness.index.task import Task
 
-__all__ = ["BACKENDS", "TopK", "check_backend", "search"]
+__all__ = ["BACKENDS", "TopK", "check_backend", "search", "whole_number"]
 
 _PROPOSERS: Registry[Any] = Registry("search backend")
 _PROPOSERS.register("exact", "harness.index.exact:candidates", "every label scored, torch on CPU or GPU; the reference")
@@ -99,11 +99,10 @@ def search(
             "faiss-hnsw"; nlist and nprobe for "faiss-ivf".
     """
     propose = _proposer(backend, options)
-    k, seed = _at_least(1, "k", k), _at_least(0, "seed", seed)
+    k, seed = whole_number("k", k, 1), whole_number("seed", seed, 0)
     blocks = {"query_block": query_block, "label_block": label_block}
-    blocks = {name: size if size is None else _at_least(1, name, size) for name, size in blocks.items()}
-    from harness.index.task import make_task
-    from harness.index.vectors import full_precision
+    blocks = {name: size if size is None else whole_number(name, size, 1) for name, size in blocks.items()}
+    from harness.index.task import full_precision, make_task
 
     task = make_task(queries, labels, k, exclude, device, seed, **blocks)
     flagged = task.queries.count - len(task.rows) + len(task.bad_labels)
@@ -111,7 +110,7 @@ def search(
         ids, scores = _ranked(task.side_by_side() if backend == "exact" else task, propose, progress)
         recall: float | None = 1.0
         if backend not in _EXACT:
-            recall = _recall(task, ids, _at_least(0, "recall_sample", recall_sample))
+            recall = _recall(task, ids, whole_number("recall_sample", recall_sample, 0))
     return TopK(_spread(task, ids, k, -1), _spread(task, scores, k, -math.inf), flagged, backend, recall)
 
 
@@ -126,10 +125,11 @@ def _proposer(backend: str, options: dict[str, int]) -> "Proposer":
     for name in options:
         if name not in known:
             raise unknown_name(f"option of search backend {backend!r}:", name, known)
-    return partial(function, **{name: _at_least(1, name, value) for name, value in options.items()})
+    return partial(function, **{name: whole_number(name, value, 1) for name, value in options.items()})
 
 
-def _at_least(least: int, name: str, value: int) -> int:
+def whole_number(name: str, value: int, least: int) -> int:
+    """`value` as a whole number of at least `least`; `name` is what the error calls it."""
     try:
         number = operator.index(value)
     except TypeError:

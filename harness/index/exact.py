@@ -27,7 +27,16 @@ _FAN, _DIRECT = 6, 16
 
 # queries of all threads together, labels, and scores per tile: larger tiles leave the processor's cache
 _BLOCKS = {"cpu": (1 << 10, 1 << 16, 1 << 19), "cuda": (1 << 12, 1 << 16, 1 << 26)}
+_SCRATCH = {"cpu": 48 << 20, "cuda": 640 << 20}
+"""Bytes of gathered chunks and rescored pairs; measured on a CPU, estimated for CUDA."""
 _GATHER_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
+
+
+def working_bytes(kind: str, queries: int, labels: int) -> float:
+    """Bytes of scores, maxima and gathered chunks of a search on a `cpu` or `cuda` device, all threads together."""
+    most_queries, most_labels, _ = _BLOCKS[kind]
+    scores = 4 * min(queries, most_queries) * min(labels, most_labels)
+    return scores * 33 / 32 + _SCRATCH[kind]
 
 
 def candidates(task: Task, pending: Pending, *, tile: int | None = None, chunk: int = 32) -> Iterator[Candidates]:

@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.index.task import Pending, Task
-from harness.index.vectors import plain_arithmetic
-from harness.progress import Advance
-from harness.threads import Threads
+from harness.index.task import Pending, Task, plain_arithmetic
+from harness.io.progress import Advance
+from harness.machine.threads import Threads
 
 _LOW = 0xFFFFFFFF
 _LARGEST = float(np.finfo(np.float32).max)

@@ -46,7 +46,7 @@ def top_entries(
 
 
 def _finite(scores: csr_array) -> csr_array:
-    """The entries that are numbers: one that is none would hide others from the floor of its row."""
+    """The finite entries: a NaN would hide others from the floor of its row."""
     finite = np.isfinite(scores.data)
     if finite.all():
         return scores

@@ -10,7 +10,7 @@ target)` as well. Nothing here imports torch until a loss is asked for.
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.errors import UserError
-from harness.registry import Registry
+from harness.settings.catalogue import LOSSES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ class Loss(Protocol):
 
     An entry that is ignored is neither a positive nor a negative: it has no influence and no gradient, even where it is
     marked as positive or its score is not finite. A target says how much a positive is one; it is read at the positives
-    alone, and what a loss does with it stands beside its formula. A target of 1 is the same as none.
+    alone, and each loss says beside its formula what it does with it. A target of 1 is the same as none.
     """
 
     def __call__(
@@ -47,36 +47,6 @@ class Loss(Protocol):
         ...
 
 
-LOSSES: Registry[Loss] = Registry("loss", group="xmc_harness.losses")
-LOSSES.register(
-    "supcon",
-    "harness.loss.softmax:supcon",
-    "softmax over the whole pool, averaged over the positives of a query",
-)
-LOSSES.register(
-    "decoupled-softmax",
-    "harness.loss.softmax:decoupled_softmax",
-    "supcon without the other positives in the denominator",
-)
-LOSSES.register("pal", "harness.loss.softmax:pal", "supcon summed over the positives of a query instead of averaged")
-LOSSES.register("bce", "harness.loss.binary:bce", "binary cross-entropy of every query-label pair of the pool")
-LOSSES.register(
-    "pick-one-label",
-    "harness.loss.pick_one:pick_one_label",
-    "decoupled-softmax of one positive a query, drawn anew at every step",
-)
-LOSSES.register(
-    "triplet",
-    "harness.loss.triplet:triplet",
-    "hinge between the hardest positives and the hardest negatives of a query; expects cosines",
-)
-LOSSES.register(
-    "soft-topk",
-    "harness.loss.topk:soft_topk",
-    "log-probability that the positives of a query are among its k best labels",
-)
-
-
 def get(name: str) -> Loss:
     """The loss of that name; `LOSSES` lists them."""
     loss: Loss = LOSSES.get(name)
@@ -95,7 +65,7 @@ def two_way(
 ) -> "Tensor":
     """The loss in both directions: weight * loss(scores) + (1 - weight) * loss(transposed scores).
 
-    Labels that are a positive of no query of the batch take part in the first term only: they are no rows of the
+    Labels that are a positive of no query of the batch take part in the first term only: they are not rows of the
     transposed matrix. A direction of weight zero is not computed. A loss that draws does so for each direction.
 
     Args:

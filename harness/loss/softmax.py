@@ -1,4 +1,4 @@
-"""Softmax losses over the label pool of a batch: SupCon, decoupled softmax, PAL.
+"""Softmax losses over the label pool of a batch: SupCon, decoupled softmax, PAL, pick-one-label.
 
 P_i are the positives of query i in the pool, C_i the candidates in its denominator; both leave out ignored labels:
 
@@ -7,17 +7,21 @@ P_i are the positives of query i in the pool, C_i the candidates in its denomina
     supcon               q_ip = y_ip / sum_p y_ip    phi(x) = x               C_i = every label
     pal                  q_ip = y_ip                 phi(x) = x               C_i = every label
     decoupled-softmax    q_ip = y_ip / sum_p y_ip    phi(x) = log(1 + e^x)    C_i = the negatives
+    pick-one-label       q_ip = [p = d_i]            phi(x) = log(1 + e^x)    C_i = the negatives
 
 y_ip is the target, 1 unless given; the mean runs over the R queries with a positive.
 
     d loss / d s_il = [l in C_i] e^(s_il - c_i) sum_p v_ip  -  [l in P_i] v_il,      v_ip = q_ip phi'(c_i - s_ip) / R
 
 Only the exponentials are dense. From the labels, the same with queries and labels exchanged, in q_ip too.
+
+In pick-one-label, the sampled decoupled softmax of DEXML, query i draws d_i from its positives in the pool, label p
+with probability y_ip / sum_p y_ip, at every step; its expectation is decoupled-softmax.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,11 +37,10 @@ from harness.loss.closed_form import (
     pushed_and_pulled,
     pushes_of,
 )
+from harness.loss.draws import draw_one
 
 _WIDEST = 60.0
 """Down to e^-60 a float32 exponential is good to 2e-6, and e^-87 is the end, so that no term that matters is lost."""
-Shares = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(anchor of every pair [n], number of positives of every anchor [A], w []) -> w q of every pair, [n]."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,20 @@ class SoftmaxLoss:
 
     decoupled: bool
     """The positives of a query are no candidates; each is compared with the negatives alone."""
-    averaged: bool
-    """Divided by the number of positives of the query."""
+    share: Literal["mean", "sum", "drawn"]
+    """q: what each positive of a query counts."""
 
     def __call__(
-        self, scores: Tensor, positive: Tensor, *, ignored: Tensor | None = None, target: Tensor | None = None
+        self,
+        scores: Tensor,
+        positive: Tensor,
+        *,
+        ignored: Tensor | None = None,
+        target: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss from queries to labels, all arguments [B, P]; see `harness.loss.Loss`."""
-        return self.two_way(scores, positive, 1.0, ignored=ignored, target=target)
+        """The loss from queries to labels, matrices [B, P]; see `harness.loss.Loss`, and `two_way` for `generator`."""
+        return self.two_way(scores, positive, 1.0, ignored=ignored, target=target, generator=generator)
 
     def two_way(
         self,
@@ -88,46 +97,41 @@ class SoftmaxLoss:
         *,
         ignored: Tensor | None = None,
         target: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss in both directions, matrices [B, P]; see `harness.loss.two_way`."""
-        pairs = positive_pairs(scores, positive, ignored)
-        shares = partial(self._shares, pair_targets(scores, pairs, target))
-        return softmax_loss(scores, pairs, ignored, weight, shares, decoupled=self.decoupled)
+        """The loss in both directions, matrices [B, P]; see `harness.loss.two_way`.
 
-    def _shares(self, targets: Tensor | None, anchor: Tensor, count: Tensor, each: Tensor) -> Tensor:
-        if self.averaged:
+        A loss that draws takes B values of `generator` (on the CPU; None = torch's global one) for the queries, then P
+        for the labels.
+        """
+        pairs = positive_pairs(scores, positive, ignored)
+        targets = pair_targets(scores, pairs, target)
+        directions = []
+        for dim, part in ((1, weight), (0, 1 - weight)):
+            if part:
+                anchor = pairs[1 - dim]
+                count = torch.bincount(anchor, minlength=scores.shape[1 - dim]).to(precision(scores))
+                each = part / count.count_nonzero().to(count.dtype)
+                shares = self._shares(targets, anchor, count, each, generator)
+                directions.append(_Direction(anchor, dim, shares))
+        return differentiable(scores, partial(_evaluate, pairs, ignored, directions, self.decoupled))
+
+    def _shares(
+        self, targets: Tensor | None, anchor: Tensor, count: Tensor, each: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        """`each` [] times q of every pair, [n], for their anchors [n] and the positives of each anchor [A]."""
+        if self.share == "drawn":
+            return each * draw_one(anchor, len(count), targets, generator)
+        if self.share == "mean":
             return averaged(targets, anchor, count, each)
         return each.expand(len(anchor)) if targets is None else each * targets
 
 
 def averaged(targets: Tensor | None, anchor: Tensor, count: Tensor, each: Tensor) -> Tensor:
-    """The `Shares` of a mean over the positives of every anchor, weighted by their targets [n] where there are any."""
+    """Shares of a mean over the positives of every anchor, weighted by their targets [n] where there are any."""
     if targets is None:
         return each / count[anchor]
     return each * targets / torch.zeros_like(count).index_add_(0, anchor, targets)[anchor]
-
-
-def softmax_loss(
-    scores: Tensor, pairs: Pairs, ignored: Tensor | None, weight: float, shares: Shares, *, decoupled: bool
-) -> Tensor:
-    """The formula above in both directions, for any q.
-
-    Args:
-        scores: [B, P].
-        pairs: All positives that are not ignored, n of them.
-        ignored: [B, P], bool, or None.
-        weight: Of the direction from queries to labels; the other one has what is left to 1.
-        shares: What a pair counts; asked once for every direction whose weight is not zero.
-        decoupled: As in `SoftmaxLoss`.
-    """
-    directions = []
-    for dim, part in ((1, weight), (0, 1 - weight)):
-        if part:
-            anchor = pairs[1 - dim]
-            count = torch.bincount(anchor, minlength=scores.shape[1 - dim]).to(precision(scores))
-            each = part / count.count_nonzero().to(count.dtype)
-            directions.append(_Direction(anchor, dim, shares(anchor, count, each)))
-    return differentiable(scores, partial(_evaluate, pairs, ignored, directions, decoupled))
 
 
 def _evaluate(
@@ -183,6 +187,7 @@ def _denominators(chosen_from: Tensor, directions: list[_Direction]) -> list[_De
     return found
 
 
-supcon = SoftmaxLoss(decoupled=False, averaged=True)
-decoupled_softmax = SoftmaxLoss(decoupled=True, averaged=True)
-pal = SoftmaxLoss(decoupled=False, averaged=False)
+supcon = SoftmaxLoss(decoupled=False, share="mean")
+decoupled_softmax = SoftmaxLoss(decoupled=True, share="mean")
+pal = SoftmaxLoss(decoupled=False, share="sum")
+pick_one_label = SoftmaxLoss(decoupled=True, share="drawn")

@@ -33,10 +33,11 @@ from harness.loss.closed_form import (
     pushed_and_pulled,
     pushes_of,
 )
-from harness.loss.drawing import draw_some
+from harness.loss.draws import draw_some
 from harness.loss.softmax import averaged
 
-ITERATIONS = 32
+_MOST_STEPS = 32
+"""Of Newton's method; it ends as soon as no row moves, usually after four."""
 RestSums = Callable[[Tensor], tuple[Tensor, Tensor]]
 """t [B, 1] -> (sum of z, sum of z^2), [B, 1] each, over the candidates that are not among the k best."""
 
@@ -61,7 +62,6 @@ def soft_topk(
     target: Tensor | None = None,
     k: int = 5,
     alpha: float = 2.0,
-    iterations: int = ITERATIONS,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """The loss of a batch.
@@ -73,11 +73,10 @@ def soft_topk(
         target: [B, P], floating point, or None.
         k: How many labels pass.
         alpha: How sharply the threshold cuts.
-        iterations: At most so many steps of `balance`; about four are usual.
         generator: On the CPU, gives B times k values; None = torch's global one.
     """
-    if k < 1 or not alpha > 0 or iterations < 1:
-        raise UserError(f"soft-topk needs k >= 1, alpha > 0 and iterations >= 1, not {k}, {alpha} and {iterations}")
+    if k < 1 or not alpha > 0:
+        raise UserError(f"soft-topk needs k >= 1 and alpha > 0, not {k} and {alpha}")
     pairs = positive_pairs(scores, positive, ignored)
     targets = pair_targets(scores, pairs, target)
     drawn = draw_some(pairs[0], len(scores), k, generator)
@@ -85,24 +84,23 @@ def soft_topk(
     count = torch.bincount(chosen[0], minlength=len(scores)).to(precision(scores))
     each = 1 / count.count_nonzero().to(count.dtype)
     shares = averaged(None if targets is None else targets[drawn], chosen[0], count, each)
-    solve = partial(_solve, k=k, alpha=alpha, iterations=iterations)
+    solve = partial(_solve, k=k, alpha=alpha)
     return differentiable(scores, partial(_evaluate, chosen, shares, absent, ignored, solve, alpha))
 
 
-def solve_threshold(scores: Tensor, k: int, alpha: float, iterations: int = ITERATIONS) -> Tensor:
+def solve_threshold(scores: Tensor, k: int, alpha: float) -> Tensor:
     """The t of every row with sum_l sigmoid(alpha (s_l + t)) = k, [B, 1]; inf with no more than k candidates.
 
     Args:
         scores: [B, P]; -inf = no candidate.
         k: Between 1 and P.
         alpha: Above 0.
-        iterations: See `balance`.
     """
-    solved = _solve(scores.clone(), k, alpha, iterations)
+    solved = _solve(scores.clone(), k, alpha)
     return solved.logit / alpha - solved.runner_up
 
 
-def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = ITERATIONS) -> Tensor:
+def balance(best: Tensor, rest_sums: RestSums, start: Tensor) -> Tensor:
     """The t of every row with sum_l z_l = k, z_l = sigmoid(a_l + t), [B, 1].
 
     The sum is k where the rest lets through what the k best lack. Compared as logarithms, both sides keep their digits
@@ -119,11 +117,10 @@ def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = 
         rest_sums: Sums over the other candidates. Rows without any are the caller's to leave out.
         start: Where to begin, [B, 1]: best (log sum_best e^-a - log sum_rest e^a) / 2, the root where the threshold
             lies in a wide gap, with sigmoid(a) = e^a below and sigmoid(-a) = e^-a above. It is kept where sums vanish.
-        iterations: At most so many steps; it ends as soon as no row moves any more.
     """
     limits = torch.finfo(best.dtype)
     t = start
-    for _ in range(iterations):
+    for _ in range(_MOST_STEPS):
         lack = torch.sigmoid(-best - t)
         lacking = lack.sum(1, keepdim=True).clamp(min=limits.tiny)
         passing, squares = rest_sums(t)
@@ -136,7 +133,7 @@ def balance(best: Tensor, rest_sums: RestSums, start: Tensor, iterations: int = 
     return t
 
 
-def _solve(scores: Tensor, k: int, alpha: float, iterations: int) -> _Solved:
+def _solve(scores: Tensor, k: int, alpha: float) -> _Solved:
     """The threshold of every row of `scores` [B, P], -inf = no candidate; writes over them."""
     if scores.shape[1] <= k:
         none = scores.new_zeros(len(scores), 1)
@@ -156,7 +153,7 @@ def _solve(scores: Tensor, k: int, alpha: float, iterations: int) -> _Solved:
         return factor * share.sum(1, keepdim=True), (factor * norm).square_()
 
     start = ((-best).logsumexp(1, keepdim=True) - odds.sum(1, keepdim=True).log()) / 2
-    logit = balance(best, rest_sums, start, iterations)
+    logit = balance(best, rest_sums, start)
     # v / u: o / (1 + o u)^2 in the rest
     slopes = odds.div_(torch.mul(odds, logit.exp(), out=buffer).add_(1).square_())
     passing = best + logit

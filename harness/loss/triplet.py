@@ -32,7 +32,6 @@ class _Options:
     hardest_positives: int | None
     weighting: str
     sharpness: float
-    weight_gradient: bool
 
     def __post_init__(self) -> None:
         if self.weighting not in WEIGHTINGS:
@@ -66,9 +65,11 @@ def triplet(
     hardest_positives: int | None = 1,
     weighting: str = "score",
     sharpness: float = 0.1,
-    weight_gradient: bool = True,
 ) -> Tensor:
     """The loss of a batch; queries without a positive or without a negative have no slots.
+
+    The gradient runs through w, as in NGAME's code; such a step may draw a negative closer whose violation is more than
+    t below the mean.
 
     Args:
         scores: [B, P], cosines: not multiplied by a scale, or the margin and the sharpness must be as well.
@@ -80,10 +81,8 @@ def triplet(
         hardest_positives: m; None = all positives.
         weighting: "score" for w above; "none" for w = 1, the plain mean of the hinges.
         sharpness: t.
-        weight_gradient: The gradient runs through w, as in NGAME's code; such a step may draw a negative closer whose
-            violation is more than t below the mean. False takes w as a constant.
     """
-    options = _Options(margin, hardest_negatives, hardest_positives, weighting, sharpness, weight_gradient)
+    options = _Options(margin, hardest_negatives, hardest_positives, weighting, sharpness)
     pairs = positive_pairs(scores, positive, ignored)
     targets = pair_targets(scores, pairs, target)
     return differentiable(scores, partial(_evaluate, pairs, targets, ignored, options))
@@ -105,7 +104,7 @@ def _evaluate(
     weights = _weights(hinge > 0, behind, options)
     pull = each * weights
     push = pull
-    if options.weight_gradient and options.weighting != "none":
+    if options.weighting != "none":
         push = pull * (1 + behind - (weights * behind).sum(2, keepdim=True))
 
     def gradient(upstream: Tensor) -> Tensor:

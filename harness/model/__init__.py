@@ -1,7 +1,7 @@
 """Models: everything that turns tokens into vectors.
 
-`ENCODERS` lists the encoders by name without importing torch; `load_encoder` builds one. A factory takes `name`, `seed`
-and its own keyword options and returns a `harness.model.encoder.Encoder`.
+`harness.settings.catalogue.ENCODERS` lists the encoders by name; `load_encoder` builds one. A factory takes `name`,
+`seed` and its own keyword options and returns a `harness.model.encoders.encoder.Encoder`.
 """
 
 import inspect
@@ -10,47 +10,21 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness import files
 from harness.errors import UserError, unknown_name
-from harness.registry import Registry
+from harness.io import files
+from harness.settings.catalogue import ENCODERS
+
+__all__ = ["ENCODERS", "check_encoder", "is_folder", "learning_rates", "load_encoder"]
 
 if TYPE_CHECKING:
-    from harness.model.encoder import Encoder, LearningRates
-
-ENCODERS: "Registry[Encoder]" = Registry("encoder", group="xmc_harness.encoders")
-ENCODERS.register(
-    "static", "harness.model.static:load_static", "bag of token vectors distilled from minilm; fast on a CPU"
-)
-ENCODERS.register(
-    "minilm", "harness.model.transformer:load_pretrained", "all-MiniLM-L6-v2, 384 dimensions, from the extra [minilm]"
-)
-ENCODERS.register(
-    "distilbert", "harness.model.transformer:load_pretrained", "distilbert-base-uncased, from the model hub"
-)
-ENCODERS.register(
-    "msmarco-distilbert",
-    "harness.model.transformer:load_pretrained",
-    "msmarco-distilbert-base-v4, from the model hub; the start of the papers' code",
-)
-ENCODERS.register(
-    "astec",
-    "harness.model.astec:load_astec",
-    "Astec's bag with a residual layer, 256 dimensions, on the token vectors of static instead of FastText",
-)
-ENCODERS.register(
-    "inceptionxml",
-    "harness.model.inception:load_inception",
-    "InceptionXML's convolutions, 480 dimensions, on the token vectors of static instead of GloVe",
-)
-ENCODERS.register("tiny", "harness.model.transformer:load_tiny", "two random layers over bytes, for tests")
-
+    from harness.model.encoders.encoder import Encoder, LearningRates
 
 _NOT_OPTIONS = ("name", "seed", "max_len")
 """Given by the run itself; `max_len` is a setting of the run, because tokens are shared between encoders."""
 
 
 def is_folder(name: str) -> bool:
-    """Whether an encoder's name means a model folder: it contains a slash, or nobody registered it and it exists."""
+    """Whether an encoder's name means a model folder: it contains a slash, or is not registered and exists."""
     return "/" in name or (name not in ENCODERS and files.is_folder(name))
 
 
@@ -58,14 +32,16 @@ def learning_rates(name: str) -> "LearningRates | None":
     """What an encoder trains with unless a setting says otherwise, by the class its factory builds; None if unknown."""
     try:
         kind = get_type_hints(check_encoder(name, {})).get("return")
-    except NameError:  # of somebody else's factory
+    except NameError:  # in a factory of another package
         return None
     return getattr(kind, "learning_rates", None)
 
 
 def check_encoder(name: str, options: dict[str, Any]) -> Any:
     """The factory of an encoder, after checking its name and the names and types of its options."""
-    factory = import_module("harness.model.transformer").load_pretrained if is_folder(name) else ENCODERS.get(name)
+    factory = (
+        import_module("harness.model.encoders.transformer").load_pretrained if is_folder(name) else ENCODERS.get(name)
+    )
     known = {key: part for key, part in inspect.signature(factory).parameters.items() if key not in _NOT_OPTIONS}
     for option, value in options.items():
         if option not in known:

@@ -1,6 +1,6 @@
-"""Trains a forest with omikuji, in a process of its own; see `harness.model.forest`, which starts this module.
+"""Trains a forest with omikuji, in a process of its own; see `harness.model.parabel`, which starts this module.
 
-Its one argument is JSON: `data`, `model` and `facts` are paths in one temporary folder, `threads` is a number,
+Its one argument is JSON: `data`, `model` and `metadata` are paths in one temporary folder, `threads` is a number,
 `settings` are omikuji's hyper-parameters by name, `parent` is the process that waits.
 """
 
@@ -14,9 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.files import write_json
-from harness.repro import peak_memory_gib
-from harness.threads import begin
+from harness.io.files import write_json
+from harness.machine.memory import peak_memory_gib
+from harness.machine.threads import begin
 
 
 def main(argument: str) -> None:
@@ -32,7 +32,7 @@ def main(argument: str) -> None:
 
 
 def end_with_parent(job: dict[str, Any]) -> None:
-    """Ends this process and removes its files when nobody waits for them any more."""
+    """End this process and remove its files when the parent process is gone."""
     while os.getppid() == job["parent"]:
         time.sleep(0.5)
     shutil.rmtree(Path(job["data"]).parent, ignore_errors=True)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.model.dropout import Dropout
-from harness.model.encoder import Encoder, unit
-from harness.model.rows import RowTable, lazy_zeros
+from harness.model.encoders.encoder import Encoder, unit
+from harness.model.tables import RowTable, lazy_zeros
+from harness.settings.parameters import HeadStart
 
-HeadStart = Literal["xavier", "orthogonal"]
 Logits = Literal["dot", "cosine"]
 
 

@@ -1,4 +1,6 @@
-"""A trained two-headed model as search sees it: one pair of vectors per way of scoring.
+"""Models as search sees them: vectors of queries and labels for each scorer.
+
+`FrozenEncoder` scores with one encoder as it is, `TwoHeadScoring` with the heads of a trained model:
 
 de       Phi_D(x)              .  Phi_D(z_l)
 clf      N(Phi_C(x))           .  N(Psi_l)            the papers' UniDEC is trained unnormalised and searched on the
@@ -17,40 +19,40 @@ from torch import nn
 
 from harness.data.ragged import Ragged
 from harness.errors import UserError
-from harness.model.encoder import NORM_FLOOR, encode
+from harness.model.encoders.encoder import NORM_FLOOR, Encoder, encode
 from harness.model.heads import Classifier, TwoHeads
 
-Views = dict[str, NDArray[np.float32]]
+Vectors = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class TwoHeadScorer:
-    """Vectors of queries and labels for every way of scoring; the first view is the one a run reports."""
+class TwoHeadScoring:
+    """Vectors of queries and labels for every scorer; a run reports the first one."""
 
     model: TwoHeads
-    views: tuple[str, ...]
+    scorers: tuple[str, ...]
     device: str
     batch_tokens: int
-    text_view = "de"
+    text_scorer = "de"
 
-    def query_vectors(self, tokens: Ragged, views: tuple[str, ...]) -> Views:
+    def query_vectors(self, tokens: Ragged, scorers: tuple[str, ...]) -> Vectors:
         """Vectors of queries, [n, D] each."""
         encoded = self._encoded(tokens, "encode queries")
         parts = {}
-        if _needs(views, "de"):
+        if _needs(scorers, "de"):
             parts["de"] = projected(self.model.retrieval, encoded, self.device)
-        if _needs(views, "clf"):
+        if _needs(scorers, "clf"):
             parts["clf"] = self._searched(projected(self._classifier, encoded, self.device))
-        return _joined(parts, views)
+        return _joined(parts, scorers)
 
-    def label_vectors(self, tokens: Ragged, views: tuple[str, ...]) -> Views:
+    def label_vectors(self, tokens: Ragged, scorers: tuple[str, ...]) -> Vectors:
         """Vectors of labels, [L, D] each."""
-        parts: Views = {}
-        if _needs(views, "de"):
+        parts: Vectors = {}
+        if _needs(scorers, "de"):
             parts["de"] = projected(self.model.retrieval, self._encoded(tokens, "encode labels"), self.device)
-        if _needs(views, "clf"):
+        if _needs(scorers, "clf"):
             parts["clf"] = self._searched(self._classifier.table.vectors())
-        return _joined(parts, views)
+        return _joined(parts, scorers)
 
     @property
     def _classifier(self) -> Classifier:
@@ -67,14 +69,45 @@ class TwoHeadScorer:
         )
 
 
-def _needs(views: tuple[str, ...], part: str) -> bool:
-    return part in views or "concat" in views
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """One encoder for queries and labels, without training."""
+
+    encoder: Encoder
+    normalise: bool
+    device: str
+    batch_tokens: int
+
+    scorers = ("encoder",)
+    text_scorer = "encoder"
+
+    def query_vectors(self, tokens: Ragged, scorers: tuple[str, ...] = scorers) -> Vectors:
+        """Vectors of queries, [n, D]."""
+        return {"encoder": self._vectors(tokens, "encode queries")}
+
+    def label_vectors(self, tokens: Ragged, scorers: tuple[str, ...] = scorers) -> Vectors:
+        """Vectors of labels, [L, D]."""
+        return {"encoder": self._vectors(tokens, "encode labels")}
+
+    def _vectors(self, tokens: Ragged, description: str) -> NDArray[np.float32]:
+        return encode(
+            self.encoder,
+            tokens,
+            device=self.device,
+            batch_tokens=self.batch_tokens,
+            normalise=self.normalise,
+            progress=description,
+        )
 
 
-def _joined(parts: Views, views: tuple[str, ...]) -> Views:
-    if "concat" in views:
+def _needs(scorers: tuple[str, ...], part: str) -> bool:
+    return part in scorers or "concat" in scorers
+
+
+def _joined(parts: Vectors, scorers: tuple[str, ...]) -> Vectors:
+    if "concat" in scorers:
         parts["concat"] = np.concatenate([parts["de"], parts["clf"]], axis=1)
-    return {view: parts[view] for view in views}
+    return {scorer: parts[scorer] for scorer in scorers}
 
 
 def projected(head: nn.Module, encoded: NDArray[np.float32], device: str, block: int = 16_384) -> NDArray[np.float32]:

@@ -11,32 +11,20 @@ two of the same hash with probability 3e-8.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.sparse import csr_array, vstack
 
-from harness.arrays import load_array, save_array
-from harness.config import Settings
 from harness.data.ragged import Ragged
 from harness.data.tokens import Tokenizer
 from harness.errors import DataError, UserError
+from harness.io.arrays import load_array, save_array
+from harness.settings.parameters import TextSettings
 
 _CHUNK_TOKENS = 1 << 21
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-class TextSettings(Settings):
-    """How texts become features."""
-
-    ngrams: Literal[1, 2] = 1
-    """1: words; 2: words and pairs of neighbouring words."""
-    sublinear: bool = True
-    """tf is 1 + log(count) in place of the count."""
-    min_rows: Annotated[int, Field(ge=1)] = 1
-    """Terms in fewer train rows are left out."""
 
 
 class Tfidf:
@@ -131,7 +119,7 @@ class Tfidf:
 
 
 def kinds_of_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which tokens begin a word, and which are no part of any, [V] each.
+    """Which tokens begin a word, and which belong to none, [V] each.
 
     A word-piece vocabulary says which of its tokens continue a word. No part of a word are special tokens, those that
     every text is framed by, and in a word-piece vocabulary those without a letter or digit.

@@ -1,20 +1,18 @@
-"""What a run needs, foreseen from cards and YAML alone: `harness plan`.
+"""What a run needs, foreseen from the method's own parts: `harness plan`.
 
-    card + method YAML + settings -> Run (sizes) -> phases (memory) + disk + seconds -> Plan -> verdict, table, JSON
+    card + settings -> stand-in arrays -> the method's parts on fake tensors -> phases (memory) + disk + seconds -> Plan
 
-    spec, settings      what a method declares about itself, and the settings of the run, without importing it
-    data, encoders      the dataset and the encoder as numbers
-    work, steps         batches, pools and blocks of every stage
-    memory, disk        bytes, moment by moment
-    devices, timing     what the run is planned for, and how long it takes there
-    estimate, report    the plan, and how people read it
-    measure             the peak of a real run, which plans are held against
+    data        the dataset as numbers, and arrays of its sizes
+    trace       model code on tensors without memory: bytes alive, FLOPs, bytes moved; what a call of an encoder costs
+    build       the real encoders without weights, the parts of a method, and one training step of each stage
+    devices     what the run is planned for
+    estimate    the plan: moments, disk, time, verdict
+    report      how people read it
 
-Nothing here imports torch, transformers or MLflow; memory is read from the system's files, never probed.
+Memory is read from the system's files and counted from shapes, never probed.
 """
 
 from harness.plan.devices import Target, cpu_target, cuda_target
 from harness.plan.estimate import Plan, make_plan
-from harness.plan.spec import PlanSpec, check_plan, plan_spec
 
-__all__ = ["Plan", "PlanSpec", "Target", "check_plan", "cpu_target", "cuda_target", "make_plan", "plan_spec"]
+__all__ = ["Plan", "Target", "cpu_target", "cuda_target", "make_plan"]

@@ -1,11 +1,22 @@
-"""A dataset as numbers, from its card alone, and the assumptions that fill what no card says."""
+"""A dataset as numbers, from its card alone, and arrays of its sizes that stand for it while parts are built.
 
+What no card says is assumed, and the assumption is reported.
+"""
+
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.sparse import csr_array
 
 from harness.data.card import DatasetCard, card_paths, read_card
+from harness.data.ragged import Ragged
 from harness.errors import UserError
-from harness.plan.encoders import EncoderShape
-from harness.plan.settings import Resolved
+from harness.model.encoders.encoder import Encoder
+from harness.settings.method import Inputs
+from harness.settings.schema import RunConfig
 
 PIECES_PER_WORD = {"title": 1.6, "title+content": 1.35}
 """Word pieces of a word under BERT's vocabulary. Counted here: 1.36 in the texts of lf-debian, 1.53 in the titles of
@@ -20,6 +31,11 @@ BYTES_PER_WORD = 6.5
 _FULL_TEXT_WORDS = 400.0
 _FILTER_PAIRS_PER_ROW = 0.5
 """0.25 in LF-AmazonTitles-131K, 0.6 in the sets that are built here."""
+_FILLED_ROWS = 1 << 14
+_STEP = 4
+"""Shorter texts have a multiple of so many tokens: lengths that datasets share are measured once."""
+_LONG_SHARE = 1 / 16
+"""Of the texts, at most, that are as long as texts can be, where others are shorter."""
 _LABEL_ROWS = ("one-hot", "gandalf", "glas", "random-walk")
 """Augmentations that make a row of every label text; the others make one of every train row."""
 
@@ -29,12 +45,12 @@ class DataFacts:
     """Counts and averages of one dataset under one config."""
 
     train: int
-    """N, without held-out and made rows."""
+    """N, without validation and augmented rows."""
     made: int
-    """Rows that `augment` makes."""
+    """Rows that `augment` adds."""
     rows: int
     """Rows that are trained on, made ones included."""
-    held_out: int
+    validation_rows: int
     test: int
     """M."""
     labels: int
@@ -50,37 +66,42 @@ class DataFacts:
     filter_pairs: float
     """A row."""
     soft: bool
-    """Targets of made rows are no ones."""
+    """Targets of augmented rows are no ones."""
     assumptions: tuple[str, ...]
 
+    @property
+    def filled(self) -> int:
+        """Rows of the stand-in that have labels and tokens; the others are there and empty."""
+        return min(self.rows, _FILLED_ROWS)
 
-def data_facts(card: DatasetCard, resolved: Resolved, encoder: EncoderShape) -> DataFacts:
+
+def data_facts(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataFacts:
     """What the card says, and assumptions where it says nothing."""
-    figures, said = card.statistics, []
+    figures, assumed = card.statistics, list[str]()
     if figures.train is None or figures.labels is None:
         raise UserError(f"card {card.name} has no number of train rows or of labels, so nothing can be planned from it")
-    max_len = resolved.config.max_len or encoder.max_len
+    max_len = config.max_len or encoder.max_len
     test = figures.test
     if test is None:
         test = _sibling_test(card) or round(0.4 * figures.train)
-        said.append(f"{test:,} test rows: the card has none, so those of the set with the same rows and labels")
+        assumed.append(f"{test:,} test rows: the card has none, so those of the set with the same rows and labels")
     per_row = figures.labels_per_row or 5.0
     if figures.labels_per_row is None:
-        said.append("5 labels a row: the card does not say")
-    words, label_words, pieces = _words(card, said)
+        assumed.append("5 labels a row: the card does not say")
+    words, label_words, pieces = _words(card, assumed)
     row_tokens = min(max_len, words * pieces + FRAME)
     label_tokens = min(max_len, label_words * pieces + FRAME)
-    said.append(f"{row_tokens:.0f} tokens a row and {label_tokens:.0f} a label, of at most {max_len}")
-    held = resolved.config.validation.size
-    held_out = round(held) if held >= 1 else round(held * figures.train)
-    kept = max(1, figures.train - held_out)
-    made = _made(resolved, kept, figures.labels)
-    filtered = _FILTER_PAIRS_PER_ROW if card.filter != "optional" and resolved.config.filter else 0.0
+    assumed.append(f"{row_tokens:.0f} tokens a row and {label_tokens:.0f} a label, of at most {max_len}")
+    held = config.validation.size
+    validation_rows = round(held) if held >= 1 else round(held * figures.train)
+    kept = max(1, figures.train - validation_rows)
+    made = _made(config, kept, figures.labels)
+    filtered = _FILTER_PAIRS_PER_ROW if card.filter != "optional" and config.filter else 0.0
     return DataFacts(
         train=kept,
         made=made,
-        rows=_rows(resolved, kept, made),
-        held_out=held_out,
+        rows=_rows(config, kept, made),
+        validation_rows=validation_rows,
         test=test,
         labels=figures.labels,
         labels_per_row=per_row,
@@ -90,35 +111,35 @@ def data_facts(card: DatasetCard, resolved: Resolved, encoder: EncoderShape) -> 
         row_bytes=words * BYTES_PER_WORD,
         label_bytes=label_words * BYTES_PER_WORD,
         filter_pairs=filtered,
-        soft=resolved.augment not in ("none", "one-hot"),
-        assumptions=tuple(said),
+        soft=config.augment not in ("none", "one-hot"),
+        assumptions=tuple(assumed),
     )
 
 
-def _words(card: DatasetCard, said: list[str]) -> tuple[float, float, float]:
+def _words(card: DatasetCard, assumed: list[str]) -> tuple[float, float, float]:
     """Words of a row, words of a label, and word pieces a word."""
     words = card.statistics.words_per_row
     if card.source == "synthetic":
         return words or 8.0, float(card.options.get("signature", 3)), PIECES_PER_MADE_WORD
     pieces = PIECES_PER_WORD[card.text]
-    said.append(f"{pieces} word pieces a word")
+    assumed.append(f"{pieces} word pieces a word")
     if card.text == "title":
         return words or TITLE_WORDS, words or TITLE_WORDS, pieces
     if words is None:
-        said.append("full texts are longer than max_len: the card has no number of words")
+        assumed.append("full texts are longer than max_len: the card has no number of words")
     return words or _FULL_TEXT_WORDS, TITLE_WORDS, pieces
 
 
-def _made(resolved: Resolved, train: int, labels: int) -> int:
+def _made(config: RunConfig, train: int, labels: int) -> int:
     """Rows made by `augment`, before some of all rows are drawn."""
-    if resolved.augment == "none":
+    if config.augment == "none":
         return 0
-    return round(resolved.config.augment_options.labels * labels) if resolved.augment in _LABEL_ROWS else train
+    return round(config.augment_options.labels * labels) if config.augment in _LABEL_ROWS else train
 
 
-def _rows(resolved: Resolved, train: int, made: int) -> int:
+def _rows(config: RunConfig, train: int, made: int) -> int:
     """Rows that are trained on."""
-    options = resolved.config.augment_options
+    options = config.augment_options
     if not made or options.rows == "train":
         return train
     return options.rows or (made if options.keep == "made" else train + made)
@@ -132,3 +153,57 @@ def _sibling_test(card: DatasetCard) -> int | None:
         if figures and (figures.train, figures.labels) == wanted and figures.test:
             return figures.test
     return None
+
+
+@lru_cache(maxsize=4)
+def _tokens(count: int, filled: int, mean: float, longest: int, vocabulary: int) -> Ragged:
+    """Texts of two lengths around a mean, the longest and a shorter one; ids follow Zipf's law."""
+    longest = max(1, longest)
+    short = _STEP * math.floor((mean - _LONG_SHARE * longest) / (1 - _LONG_SHARE) / _STEP)
+    short = min(longest, max(_STEP, short))
+    share = max(0.0, (mean - short) / (longest - short)) if longest > short else 0.0
+    long = np.diff(np.floor(np.arange(filled + 1) * share)) > 0
+    lengths = np.zeros(count, np.int64)
+    lengths[:filled] = np.where(long, longest, short)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    drawn = vocabulary ** np.random.default_rng(0).random(1 << 18)
+    ids = np.minimum(drawn.astype(np.uint32), vocabulary - 1)
+    return Ragged(np.resize(ids.astype(np.uint16 if vocabulary <= 1 << 16 else np.uint32), offsets[-1]), offsets)
+
+
+def _pairs(rows: int, filled: int, labels: int, mean: float, seed: int) -> csr_array:
+    """Labels of the first rows, each as likely as any other, [rows, labels]."""
+    counts = np.diff(np.floor(np.arange(filled + 1) * mean)).astype(np.int64)
+    columns = np.random.default_rng(seed).integers(labels, size=counts.sum())
+    matrix = csr_array(
+        (np.ones(len(columns), np.float32), (np.repeat(np.arange(filled), counts), columns)), shape=(rows, labels)
+    )
+    matrix.sum_duplicates()
+    matrix.data[:] = 1
+    return matrix
+
+
+def stand_in(data: DataFacts, encoder: Encoder, config: RunConfig, labels: int, warn: Callable[[str], None]) -> Inputs:
+    """What a method builds from: a train side of as many rows and `labels` labels, of which the first rows are filled.
+
+    Augmented rows have the texts of labels and are the last; a batch is taken from the first.
+    """
+    vocabulary = encoder.tokenizer.vocab_size
+
+    def side(rows: int, own: Inputs | None) -> Inputs:
+        filled = min(rows, data.filled)
+        return Inputs(
+            _pairs(rows, filled, labels, data.labels_per_row, 0),
+            _pairs(rows, filled, labels, data.filter_pairs, 1),
+            _tokens(rows, filled, data.row_tokens, data.max_len, vocabulary),
+            _tokens(labels, labels, data.label_tokens, data.max_len, vocabulary),
+            encoder,
+            "cpu",
+            config.batch_tokens,
+            config.seed,
+            warn,
+            own=own,
+            soft=data.soft,
+        )
+
+    return side(data.rows, side(data.train, None) if data.made else None)

@@ -1,15 +1,18 @@
-"""What a plan is made for: this machine's CPU, its CUDA device, or a device that somebody thinks of.
+"""What a plan is made for: this machine's CPU, its CUDA device, or a device of a given size.
 
 Rates of GPUs are published peaks without sparsity. A CPU core is assumed to be one of a current server.
 """
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.plan.sizes import GIB, host_memory, show_size
+from harness.errors import UserError
+from harness.machine.memory import GIB, host_memory
 
+_UNITS = {"m": 2**20, "g": 2**30, "t": 2**40}
 _FRAGMENTED = 0.06
 """Share of a CUDA device that its allocator loses between blocks of different sizes."""
 
@@ -49,7 +52,7 @@ class Target:
     kind: str
     """cpu or cuda."""
     capacity: int | None
-    """Bytes; None if nobody knows."""
+    """Bytes; None if not known."""
     usable: int | None
     """Bytes that a run can have of it."""
     rates: Rates
@@ -72,8 +75,6 @@ def cpu_target(root: Path = Path("/")) -> Target:
     """This machine: what its memory is limited to, and what of that is free now."""
     memory = host_memory(root)
     rates = cpu_rates()
-    if memory is None:
-        return Target("cpu", None, None, rates, "unknown")
     free = f"{show_size(memory.available)} of {show_size(memory.total)} free, by {memory.limited_by}"
     return Target("cpu", memory.total, memory.available, rates, free)
 
@@ -104,3 +105,18 @@ def cpu_rates() -> Rates:
     """This machine's cores at an assumed speed: measured on a busy machine, the same core is fast or slow by chance."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Rates(f"{cores} CPU cores", cores * _CORE_FLOPS, cores * _CORE_FLOPS, cores * _CORE_BYTES, 0.5, "assumed")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 24GB, 24 GiB or 512M; powers of 1024 in either spelling, as makers of memory count."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([mgt])(?:i?b)?\s*", text.lower())
+    if not match or float(match[1]) <= 0:
+        raise UserError(f"{text!r} is not a size of memory; write for example 24GB")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def show_size(size: float) -> str:
+    """GiB with as many digits as matter, MiB below a tenth of one."""
+    if size < GIB / 10:
+        return f"{size / 2**20:.0f} MiB"
+    return f"{size / GIB:.2f} GiB" if size < 100 * GIB else f"{size / GIB:.0f} GiB"

@@ -1,43 +1,36 @@
 """A plan as people read it: parts, the verdict, time, assumptions; and the overview of methods by datasets."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from harness.config import Layer
 from harness.data.card import CARD_FOLDER, load_card
-from harness.method import METHOD_FOLDER
-from harness.plan.devices import Target
-from harness.plan.estimate import Plan, make_plan
-from harness.plan.sizes import GIB, show_size
+from harness.io.progress import progress
+from harness.machine.memory import GIB
+from harness.plan.devices import Target, show_size
+from harness.plan.estimate import Plan, as_json, make_plan
+from harness.settings.layers import Layer
+from harness.settings.method import METHOD_FOLDER
 
-_SHOWN_FROM = 2**20
+_LISTED_FROM = 2**20
 """Smaller parts are not listed."""
 
 
 def part_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
     """Columns and rows of the parts at the largest moment; of device and host each at its own where they are apart."""
-    if not plan.target.cuda:
-        phase = plan.largest
-        sizes = [(part.name, part.device + part.host) for part in phase.parts]
-        rows = [[name, show_size(size)] for name, size in sizes if size >= _SHOWN_FROM]
-        return ["part", f"memory ({phase.name})"], [*rows, ["together", show_size(phase.total)]]
-    device, host = plan.largest, max(plan.phases, key=lambda phase: phase.host)
-    names = dict.fromkeys([*(part.name for part in device.parts), *(part.name for part in host.parts)])
-    on_device = {part.name: part.device for part in device.parts}
-    on_host = {part.name: part.host for part in host.parts}
-    rows = [
-        [name, *(show_size(found[name]) if found.get(name, 0) >= _SHOWN_FROM else "" for found in (on_device, on_host))]
-        for name in names
-        if max(on_device.get(name, 0), on_host.get(name, 0)) >= _SHOWN_FROM
-    ]
-    together = ["together", show_size(device.device), show_size(host.host)]
-    return ["part", f"device ({device.name})", f"host ({host.name})"], [*rows, together]
+    moments = [("memory", "total", plan.largest)]
+    if plan.target.cuda:
+        moments = [("device", "device", plan.largest), ("host", "host", max(plan.phases, key=lambda phase: phase.host))]
+    sizes = [{part.name: getattr(part, kind) for part in phase.parts} for _, kind, phase in moments]
+    names = dict.fromkeys(name for one in sizes for name, size in one.items() if size >= _LISTED_FROM)
+    cells = [[show_size(one[name]) if one.get(name, 0) >= _LISTED_FROM else "" for one in sizes] for name in names]
+    together = ["together", *(show_size(getattr(phase, kind)) for _, kind, phase in moments)]
+    columns = ["part", *(f"{title} ({phase.name})" for title, _, phase in moments)]
+    return columns, [*([name, *line] for name, line in zip(names, cells, strict=True)), together]
 
 
 def moments_line(plan: Plan) -> str:
     """Every moment with what it takes of the device."""
-    sizes = ((phase.name, phase.device if plan.target.cuda else phase.total) for phase in plan.phases)
-    return "; ".join(f"{name} {show_size(size)}" for name, size in sizes)
+    return "; ".join(f"{phase.name} {show_size(plan.on_device(phase))}" for phase in plan.phases)
 
 
 def verdict(plan: Plan) -> str:
@@ -58,8 +51,8 @@ def verdict(plan: Plan) -> str:
     if best is not None:
         then = show_size(plan.with_micro_batch(best).device_bytes)
         return f"does not fit {where} as set: needs {needed}; fits with --set micro_batch_tokens={best}: needs {then}"
-    smallest = plan.with_micro_batch(plan.run.data.max_len) if plan.heeds_micro_batch else plan
-    even = ", even with the smallest micro-batch" if plan.heeds_micro_batch else ""
+    smallest = plan.with_micro_batch(plan.data.max_len) if plan.micro_batch_tokens is not None else plan
+    even = ", even with the smallest micro-batch" if plan.micro_batch_tokens is not None else ""
     return (
         f"does not fit {where}: needs {show_size(smallest.device_bytes)} ({smallest.largest.name}){even}; "
         f"what to change: {plan.advice()}"
@@ -81,7 +74,7 @@ def time_line(plan: Plan) -> str:
         f"{stage.name}: {duration(stage.epoch)} an epoch of {stage.steps:,} steps x {stage.epochs} epochs"
         for stage in plan.stage_times
     ]
-    if plan.run.spec.fitted:
+    if plan.fitted:
         return "not estimated: fitted in one go by sparse algebra"
     whole = [*stages, f"evaluation {duration(plan.evaluation_seconds)}", f"in all {duration(plan.total_seconds)}"]
     return f"{'; '.join(whole)} (an estimate: {rates.name}, {rates.origin}, {rates.share:.0%} of them reached)"
@@ -99,28 +92,22 @@ def disk_line(plan: Plan) -> str:
     return ", ".join(f"{name} {show_size(size)}" for name, size in plan.disk.items() if size)
 
 
-@dataclass(frozen=True)
-class Overview:
-    """Plans of many methods on many datasets, for one device."""
-
-    target: Target
-    datasets: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Plan, ...]], ...]
-    """Method, and its plan for every dataset."""
+Overview = dict[Target, dict[str, dict[str, dict[str, Any]]]]
+"""By device, method and dataset, `as_json` of a plan: a plan itself holds arrays of the dataset's size."""
 
 
 def overview(
     methods: Sequence[str], datasets: Sequence[str], layers: list[Layer], targets: Sequence[Target]
-) -> list[Overview]:
+) -> Overview:
     """Plans of every method on every dataset, for every device."""
-    return [
-        Overview(
-            target,
-            tuple(datasets),
-            tuple((name, tuple(make_plan(name, dataset, layers, target) for dataset in datasets)) for name in methods),
-        )
-        for target in targets
-    ]
+    found: Overview = {target: {name: {} for name in methods} for target in targets}
+    with progress("plans", len(datasets) * len(methods) * len(targets), "plans") as advance:
+        for dataset in datasets:  # one after the other: its arrays are shared
+            for name in methods:
+                for target in targets:
+                    found[target][name][dataset] = as_json(make_plan(name, dataset, layers, target))
+                    advance(1)
+    return found
 
 
 def published_datasets() -> list[str]:
@@ -134,9 +121,10 @@ def method_names() -> list[str]:
     return sorted(path.stem for path in METHOD_FOLDER.glob("*.yaml"))
 
 
-def as_markdown(found: list[Overview], encoder: str | None) -> str:
+def as_markdown(found: Overview, encoder: str | None) -> str:
     """The overview as a page: what fits, what the host needs, how long an epoch takes."""
-    return "\n".join([*_preface(encoder), *(line for one in found for line in _tables(one)), ""])
+    tables = (line for target, plans in found.items() for line in _tables(target, plans))
+    return "\n".join([*_preface(encoder), *tables, ""])
 
 
 def _preface(encoder: str | None) -> list[str]:
@@ -146,7 +134,7 @@ def _preface(encoder: str | None) -> list[str]:
         "",
         f"Generated by `python -m harness plan --all`, with {chosen} and otherwise the settings that card and method",
         "recommend. Nothing was run: these are sums over what the code allocates, from the cards alone. On a CPU they",
-        "are held against measured peaks (`python -m harness perf memory`); on CUDA devices they are not measured.",
+        "are compared with a real run in tests/plan; on CUDA devices they are not measured.",
         "",
         "Needs: GiB of the device at its largest moment with the micro-batch that is set, and in brackets the largest",
         "`micro_batch_tokens` that fits and makes a difference (k = 1,024): where it is less than what is set, a whole",
@@ -156,31 +144,30 @@ def _preface(encoder: str | None) -> list[str]:
     ]
 
 
-def _tables(one: Overview) -> Iterator[str]:
-    assert one.target.capacity is not None
-    yield f"## {one.target.capacity / GIB:g} GB ({one.target.rates.name})"
+def _tables(target: Target, plans: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    yield f"## {(target.capacity or 0) / GIB:g} GB ({target.rates.name})"
     yield ""
-    for title, cell in (("needs", need_cell), ("host", _host_cell), ("epoch", epoch_cell)):
-        yield f"| {title} | " + " | ".join(one.datasets) + " |"
-        yield "|---" * (1 + len(one.datasets)) + "|"
-        for method, plans in one.rows:
-            yield f"| {method} | " + " | ".join(cell(plan) for plan in plans) + " |"
+    datasets = list(next(iter(plans.values())))
+    for title, cell in (("needs", need_cell), ("host", _host_cell), ("epoch", _epoch_cell)):
+        yield f"| {title} | " + " | ".join(datasets) + " |"
+        yield "|---" * (1 + len(datasets)) + "|"
+        for method, by_dataset in plans.items():
+            yield f"| {method} | " + " | ".join(map(cell, by_dataset.values())) + " |"
         yield ""
 
 
-def need_cell(plan: Plan) -> str:
+def need_cell(plan: dict[str, Any]) -> str:
     """GiB, and the largest micro-batch that fits."""
-    best = plan.best_micro_batch
-    size = f"{plan.device_bytes / GIB:.1f}"
+    best, size = plan["micro_batch_tokens"]["largest_that_fits"], f"{plan['device_bytes'] / GIB:.1f}"
     if best is not None:
         return f"{size} ({best // 1024}k)" if best >= 1024 else f"{size} ({best})"
-    return size if plan.fits else f"**no**, {size}"
+    return size if plan["fits"] else f"**no**, {size}"
 
 
-def _host_cell(plan: Plan) -> str:
-    return f"{plan.host_bytes / GIB:.1f}"
+def _host_cell(plan: dict[str, Any]) -> str:
+    return f"{plan['host_bytes'] / GIB:.1f}"
 
 
-def epoch_cell(plan: Plan) -> str:
+def _epoch_cell(plan: dict[str, Any]) -> str:
     """Time of an epoch of every stage."""
-    return " + ".join(duration(stage.epoch) for stage in plan.stage_times) or "-"
+    return " + ".join(duration(stage["epoch"]) for stage in plan["seconds"]["stages"]) or "-"

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import Literal
 
-from harness.printable import printable
+from harness.io.printable import printable
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,11 @@ class Table:
         """The id, or the title, as a name that every form of document takes."""
         return re.sub(r"[^A-Za-z0-9.-]+", "-", self.id or self.title).strip("-")
 
+    @property
+    def stacked(self) -> bool:
+        """Whether a cell has something beside it, which LaTeX sets below."""
+        return any(cell.beside for row in self.rows for cell in row)
+
     def parts(self, lines: int) -> list["Table"]:
         """The table in pieces of about so many lines, for pages; a cell with something beside it takes two."""
         starts, used = [0], 0
@@ -186,3 +192,22 @@ class Table:
         """The rows between rules, in order; no group is empty unless the table is."""
         cuts = sorted({0, len(self.rows), *(cut for cut in self.breaks if 0 < cut < len(self.rows))})
         return [self.rows[start:stop] for start, stop in pairwise(cuts)]
+
+
+Direction = Literal["up", "down"]
+"""Whether larger or smaller figures are better."""
+
+
+def marked(column: Sequence[Figure | None], direction: Direction = "up") -> tuple[list[bool], list[bool]]:
+    """Flags of the best and of the second best figures of a column; what was not measured is neither.
+
+    Args:
+        column: One figure a row; None for a row that has none.
+        direction: `up` where larger is better.
+    """
+    printed = [None if figure is None else figure.printed for figure in column]
+    places = sorted({value for value in printed if value is not None}, reverse=direction == "up")
+    first, second = places[:2] if len(places) > 1 else (None, None)
+    best = [value is not None and value == first for value in printed]
+    alone = sum(best) == 1
+    return best, [alone and value is not None and value == second for value in printed]

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from harness.errors import UserError, unknown_name
-from harness.progress import progress
-from harness.published import published_tables
-from harness.record import RunRecord
-from harness.report import Table, comparison, is_trial
-from harness.report.evidence import Evidence
-from harness.report.findings import Findings, details
-from harness.report.grids import Grid, grids
-from harness.report.grids.defaults import changed_settings
-from harness.report.grids.drawn import grid_table
-from harness.report.statistics import statistics_table
+from harness.io.progress import progress
+from harness.report.cells import Cell, Figure, Table, marked
+from harness.report.published import as_table, table_results
+from harness.report.results import Results
+from harness.report.rows import GROUP, TABLE_KEYS, changed_settings, differences, tidy
+from harness.runs.record import RunRecord, is_trial
+from harness.settings.published import published_tables
+
+if TYPE_CHECKING:
+    from harness.report.claims import Findings
 
 COMPARISON, STATISTICS, TESTS = "comparison", "thesis-2.1", "claims"
 _SIZES = "The datasets: how large, how dense and how long they are, in print, in the card and as measured."
@@ -42,29 +44,28 @@ def table_titles() -> dict[str, str]:
 
 
 def documents(
-    evidence: Evidence,
+    results: Results,
     only: Iterable[str] | None = None,
     datasets: Iterable[str] | None = None,
-    findings: Findings | None = None,
+    findings: "Findings | None" = None,
 ) -> list[Document]:
     """Tables of the given names, or all, in the order of `table_titles`.
 
     Args:
-        evidence: What they are made from.
-        only: Names of tables; one that is none raises `UserError` with the nearest one.
+        results: What they are made from.
+        only: Names of tables; an unknown one raises `UserError` with the nearest one.
         datasets: Names, where not all are wanted.
-        findings: Those of the evidence, if they are at hand.
+        findings: Those of the results, if they are at hand.
     """
     titles = table_titles()
     for name in only or ():
         if name not in titles:
             raise unknown_name("table", name, titles)
     wanted, places = [name for name in titles if only is None or name in set(only)], list(datasets or []) or None
-    found_out = findings or Findings(evidence)
     made = []
     with progress("tables", len(wanted), "tables") as advance:
         for name in wanted:
-            made.append(_document(found_out, name, titles[name], places))
+            made.append(_document(results, findings, name, titles[name], places))
             advance(1)
     found = [document for document in made if document.tables]
     if not found:
@@ -73,20 +74,27 @@ def documents(
     return found
 
 
-def _document(findings: Findings, name: str, title: str, datasets: list[str] | None) -> Document:
-    evidence = findings.evidence
+def _document(
+    results: Results, findings: "Findings | None", name: str, title: str, datasets: list[str] | None
+) -> Document:
     if name == TESTS:
-        every = details(findings.all, datasets)
+        from harness.report.claims import Findings, details
+
+        every = details((findings or Findings(results)).all, datasets)
         return Document(name, title, (every,) if every.rows else (), True)
     if name == STATISTICS:
-        return Document(name, title, (statistics_table(list(evidence.records)),), True)
+        from harness.report.statistics import statistics_table
+
+        return Document(name, title, (statistics_table(list(results.records)),), True)
     if name == COMPARISON:
-        records = representative(evidence.records)
+        records = representative(results.records)
         chosen = [one for one in records if datasets is None or one.dataset["name"] in datasets]
         tables = comparison(chosen) if chosen else []
         return Document(name, title, tuple(replace(one, caption=f"{one.caption} {_DEFAULTS}") for one in tables), True)
-    found = grids(evidence.records, published_tables()[name], datasets)
-    return Document(name, title, tuple(_repeatable(grid, evidence) for grid in found), any(g.records for g in found))
+    found = table_results(results.records, published_tables()[name], datasets)
+    # rows of a table of ours have commands of their own
+    tables = [replace(as_table(table, results), command="" if table.own else table.command) for table in found]
+    return Document(name, title, tuple(tables), any(table.records for table in found))
 
 
 def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
@@ -118,7 +126,65 @@ def as_dict(table: Table) -> dict[str, Any]:
     return {"id": table.id, "title": table.title, **said, "rows": rows}
 
 
-def _repeatable(grid: Grid, evidence: Evidence) -> Table:
-    """The table of a grid with the command that runs it; rows of ours have their own."""
-    command = "" if grid.own else grid.command
-    return replace(grid_table(grid, evidence), command=command)
+# -- the comparison: methods down, metrics across
+
+_SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
+
+
+def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Table]:
+    """One table per dataset: methods down, metrics across, mean over seeds, best and second best marked.
+
+    Runs whose data, filter setting, propensity constants, metric or harness version differ never share a table.
+    """
+    frame = tidy(records, dataset)
+    groups = frame.groupby(TABLE_KEYS, sort=True, dropna=False)
+    tables = [_table(dict(zip(TABLE_KEYS, key, strict=True)), part) for key, part in groups]
+    earlier = [[one.title for one in tables[:place]].count(table.title) for place, table in enumerate(tables)]
+    return [
+        replace(table, id=f"{table.id}-{count + 1}" if count else table.id)
+        for table, count in zip(tables, earlier, strict=True)
+    ]
+
+
+def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
+    measured = [str(name) for name in part if "@" in str(name) and part[str(name)].notna().any()]
+    shown = [name for name in _SHOWN if name in measured] or measured
+    groups = [(dict(zip(GROUP, map(str, key), strict=True)), runs) for key, runs in part.groupby(GROUP, sort=True)]
+    told = {
+        str(method): differences(list(of_method["settings"])) for method, of_method in part.groupby("method", sort=True)
+    }
+    words = [
+        [names["method"], names["encoder"], names["scorer"], told[names["method"]][names["settings"]], str(len(runs))]
+        for names, runs in groups
+    ]
+    metrics = [_column([runs[name] for _, runs in groups]) for name in shown]
+    seconds = [Cell.of(Figure.of(list(runs["seconds"]), digits=1)) for _, runs in groups]
+    return Table(
+        title=about["dataset"],
+        columns=("method", "encoder", "scorer", "settings", "seeds", *shown, "seconds"),
+        rows=tuple(
+            (*(Cell(text) for text in texts), *figures)
+            for texts, *figures in zip(words, *metrics, seconds, strict=True)
+        ),
+        caption=_caption(about),
+        words=len(GROUP),
+        id=f"comparison-{about['dataset']}",
+    )
+
+
+def _column(runs: list["pd.Series[Any]"]) -> list[Cell]:
+    """The cells of a metric: one group of runs a row."""
+    figures = [Figure.of(list(values.dropna()), wanted=len(values)) for values in runs]
+    return [
+        Cell.of(figure, best=best, second=second)
+        for figure, best, second in zip(figures, *marked(figures), strict=True)
+    ]
+
+
+def _caption(about: dict[str, Any]) -> str:
+    masked = "filter pairs masked" if about["filter"] else "no filter"
+    weighted = f", propensity {about['propensity']}" if about["propensity"] else ""
+    return (
+        f"Percent on test rows, mean ± standard deviation over seeds, {masked}{weighted}; data {about['digest']}, "
+        f"metrics v{about['metric_version']}{f', harness {version}' if (version := about['harness']) else ''}."
+    )

@@ -2,14 +2,15 @@ r"""A `Table` as LaTeX: booktabs rules, best `\textbf`, second `\underline`, sca
 
 Texts are other people's, so every character is either one that LaTeX prints as it is, a macro that prints it, or its
 code point: nothing in a name can start a macro, end an argument or stop the compiler. The fonts of a bare
-installation are enough. A table needs the packages that `PACKAGES` names; `as_document` is a whole document.
+installation are enough. A table needs the packages that `PACKAGES` names; `in_document` makes a whole document.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from harness.report.cells import Cell, Table
+from harness.report.cells import Table
+from harness.report.render import render_template
 
 PACKAGES = ("array", "booktabs", "graphicx")
 _LONG = 40
@@ -125,20 +126,7 @@ def _character(character: str) -> str:
     return f"{{[}}U+{ord(character):04X}]"
 
 
-def _cell(entry: Cell) -> str:
-    main = latex_text(entry.main)
-    if entry.best:
-        main = rf"\textbf{{{main}}}"
-    elif entry.second:
-        main = rf"\underline{{{main}}}"
-    main += latex_text(entry.mark)
-    if not entry.beside:
-        return main
-    # what the paper has stands below, so that a table of many columns stays large enough to read
-    return rf"\begin{{tabular}}[t]{{@{{}}r@{{}}}}{main}\\{{\footnotesize ({latex_text(entry.beside)})}}\end{{tabular}}"
-
-
-def _column_types(table: Table) -> str:
+def column_types(table: Table) -> str:
     """Words flush left, in lines if they are many and none is longer than a line; numbers flush right."""
     types = []
     for place in range(len(table.columns)):
@@ -151,50 +139,10 @@ def _column_types(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """A floating table, never wider than the line nor higher than the page; a long one continues in further floats."""
-    pieces = table.parts(_LINES)
-    return "\n".join(_float(piece, place, len(pieces)) for place, piece in enumerate(pieces))
-
-
-def _float(table: Table, place: int, places: int) -> str:
-    """One of the floats of a table: the first has the label, the last the notes."""
-    head = " & ".join(latex_text(name) for name in table.columns)
-    stacked = any(entry.beside for row in table.rows for entry in row)
-    end = r"\\[3pt]" if stacked else r"\\"
-    groups = ["".join(f"{' & '.join(map(_cell, row))} {end}\n" for row in rows) for rows in table.groups()]
-    caption = " ".join(latex_text(text) for text in (table.heading, table.caption) if text)
-    notes = "".join(f"\n{latex_text(note)}\\par" for note in table.notes) if place == places - 1 else ""
-    lines = [
-        rf"% \usepackage{{{','.join(PACKAGES)}}}",
-        r"\begin{table}[htbp]",
-        r"\centering\small\setlength{\abovecaptionskip}{0pt}\setlength{\belowcaptionskip}{6pt}",
-        *([r"\addtocounter{table}{-1}"] if place else []),
-        rf"\caption{{{latex_text(table.heading)} (continued)}}" if place else rf"\caption{{{caption}}}",
-        *([] if place else [rf"\label{{tab:{table.anchor}}}"]),
-        r"\resizebox*{!}{\ifdim\totalheight>0.75\textheight 0.75\textheight\else\totalheight\fi}{%",
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{_column_types(table)}}}",
-        r"\toprule",
-        rf"{head} \\",
-        r"\midrule",
-        "\\midrule\n".join(groups) + r"\bottomrule",
-        r"\end{tabular}}}",
-    ]
-    if notes:
-        lines += [rf"\par\smallskip\begin{{minipage}}{{\linewidth}}\footnotesize\raggedright{notes}", r"\end{minipage}"]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def as_document(tables: Sequence[Table]) -> str:
-    """A document of its own, every table on pages of its own."""
-    return in_document(as_latex(table) for table in tables)
+    """A table, in several floats of one number where it is too long for a page; the last one has the notes."""
+    return render_template("table.tex.j2", parts=table.parts(_LINES), packages=",".join(PACKAGES))
 
 
 def in_document(fragments: Iterable[str]) -> str:
-    """A document of its own around what `as_latex` made."""
-    pages = "\\clearpage\n".join(fragments)
-    return (
-        "\\documentclass[a4paper,landscape]{article}\n"
-        f"\\usepackage[margin=15mm]{{geometry}}\n\\usepackage{{{','.join(PACKAGES)}}}\n"
-        f"\\begin{{document}}\n{pages}\\end{{document}}\n"
-    )
+    """A document of its own around what `as_latex` made, every table on pages of its own."""
+    return render_template("document.tex.j2", pages=list(fragments), packages=",".join(PACKAGES))

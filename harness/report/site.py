@@ -1,33 +1,35 @@
-"""The whole report as files: tables in four forms, figures, the page, and an index for people who read on a code host.
+"""The whole report as files: tables in three forms, figures, the page, and an index for people who read on a code host.
 
-    evidence -> {relative path: bytes} -> written, or held against what is there
+    results -> {relative path: bytes} -> written, or held against what is there
 
-Everything is a function of the evidence, so a report that was made from other evidence is found by making it again.
+Everything is a function of the results, so a report that was made from other results is found by making it again.
 """
 
-import io
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from harness import DEFAULT_DATASET
 from harness.errors import UserError
-from harness.files import write_bytes
-from harness.perf.saved import SPEED, Speed
-from harness.progress import progress
-from harness.published import MATRIX
-from harness.report import is_trial
-from harness.report.documents import COMPARISON, documents
-from harness.report.evidence import Evidence
+from harness.io.files import write_bytes
+from harness.io.progress import progress
+from harness.report.claims import Findings
+from harness.report.documents import COMPARISON, Document, documents
 from harness.report.figures import FIGURES, Drawing, Missing, draw_all
 from harness.report.figures.drawing import figure_stem
-from harness.report.findings import FINDINGS, STANDINGS, Findings, findings_page, standings_page
-from harness.report.index import TITLE, index_page
+from harness.report.figures.style import png_facts
+from harness.report.findings import FINDINGS, STANDINGS, findings_page, standings_page
 from harness.report.page import build_page, page_data
-from harness.report.scale import PLACE, refreshed, scale_page
-from harness.report.speed import speed_files
-from harness.report.tables import FORMATS, render
-from harness.report.trust import trust_files
+from harness.report.render import render_template
+from harness.report.results import Results
+from harness.report.tables import FORMATS, as_markdown, render
+from harness.runs.record import is_trial
+from harness.settings.published import MATRIX
 
+TITLE = b"# Reports"
+"""The first line of every index; a folder whose README has it is a report's."""
 OWNED = ("tables", "figures")
 """Folders in which every file should be ours."""
 PAGE, INDEX = "index.html", "README.md"
@@ -39,38 +41,36 @@ class Site:
 
     files: dict[str, bytes]
     """By path relative to the report's folder."""
-    speed: Speed | None = None
-    """What the blocks of docs/scale.md are made from, where the folder is in a repository that has that page."""
 
 
-def drawings(evidence: Evidence) -> dict[str, list[Drawing | Missing]]:
+def drawings(results: Results) -> dict[str, list[Drawing | Missing]]:
     """All figures by dataset, the main one first; of the other datasets only those that can be drawn."""
-    names = _datasets(evidence)
+    names = _datasets(results)
     wanted = [(dataset, figure) for dataset in names for figure in FIGURES]
     found: dict[str, list[Drawing | Missing]] = {}
     with progress("figures", len(wanted), "figures") as advance:
         for dataset, figure in wanted:
-            for drawn in draw_all(evidence, dataset, [figure]):
+            for drawn in draw_all(results, dataset, [figure]):
                 if dataset == names[0] or isinstance(drawn, Drawing):
                     found.setdefault(dataset, []).append(drawn)
             advance(1)
     return found
 
 
-def _datasets(evidence: Evidence) -> list[str]:
+def _datasets(results: Results) -> list[str]:
     """Those with finished runs, the default one first, then by number of runs; further ones if they compare methods."""
     methods: dict[str, list[str]] = {}
-    for record in evidence.records:
+    for record in results.records:
         if record.status == "finished" and not is_trial(record.config):
             methods.setdefault(record.dataset["name"], []).append(record.config["method"])
     names = sorted(methods, key=lambda name: (name != DEFAULT_DATASET, -len(methods[name]), name))
     return [name for name in names if name == names[0] or len(set(methods[name])) > 1]
 
 
-def make_site(evidence: Evidence) -> Site:
+def make_site(results: Results) -> Site:
     """Everything a report consists of, but for the explorer's texts, which are other people's."""
-    findings = Findings(evidence)
-    tables, figures = documents(evidence, findings=findings), drawings(evidence)
+    findings = Findings(results)
+    tables, figures = documents(results, findings=findings), drawings(results)
     files: dict[str, bytes] = {}
     for document in tables:
         for form in FORMATS:
@@ -78,12 +78,11 @@ def make_site(evidence: Evidence) -> Site:
     for dataset, drawn in figures.items():
         for one in drawn:
             if isinstance(one, Drawing):
-                files[f"{figure_stem(dataset, one.id)}.svg"] = one.svg
                 files[f"{figure_stem(dataset, one.id)}.png"] = one.png
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
-    judged = {one.run_id for grid in findings.matrix for one in grid.records}
-    files[PAGE] = build_page(page_data(evidence, judged), figures, shown).encode()
+    judged = {one.run_id for table in findings.matrix for one in table.records}
+    files[PAGE] = build_page(page_data(results, judged), figures, shown).encode()
     pictured = [
         name for name, some in figures.items() if any(one.id == MATRIX and isinstance(one, Drawing) for one in some)
     ]
@@ -91,12 +90,32 @@ def make_site(evidence: Evidence) -> Site:
         written = page(findings, pictured)
         if written is not None:
             files[name] = written.encode()
-    files[INDEX] = index_page(evidence, tables, figures, concludes=FINDINGS in files).encode()
-    if evidence.speed is not None:
-        files |= speed_files(evidence.speed)
-    if evidence.trust is not None:
-        files |= trust_files(evidence.trust)
-    return Site(files, evidence.speed)
+    files[INDEX] = index_page(results, tables, figures, concludes=FINDINGS in files).encode()
+    return Site(files)
+
+
+def index_page(
+    results: Results,
+    tables: Sequence[Document],
+    figures: dict[str, list[Drawing | Missing]],
+    *,
+    concludes: bool = False,
+) -> str:
+    """README.md for people who read on a code host; `concludes` where there is a page of findings beside it."""
+    runs = [one for one in results.records if one.status == "finished" and not is_trial(one.config)]
+    shown = [table for document in tables if document.id == COMPARISON for table in document.tables]
+    main = [table for table in shown if table.title == DEFAULT_DATASET] or shown[:1]
+    return render_template(
+        "index.md.j2",
+        runs=len(runs),
+        methods=len({one.config["method"] for one in runs}),
+        datasets=", ".join(sorted({one.dataset["name"] for one in runs})),
+        concludes=concludes,
+        comparison=[as_markdown(table) for table in main],
+        tables=sorted(tables, key=lambda one: not one.measured),
+        figures=figures,
+        stem=figure_stem,
+    )
 
 
 def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
@@ -106,23 +125,17 @@ def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
         UserError: The folder is somebody else's: it has files that would be overwritten, but no report.
     """
     require_ours(folder)
-    wanted = {folder / name: content for name, content in site.files.items()} | _beside(site, folder)
-    changed = [path for path, content in wanted.items() if not _same(path, content)]
+    wanted = {folder / name: content for name, content in site.files.items()}
+    changed = [path for path, content in wanted.items() if not _same(path, content, exactly=True)]
     for path in changed:
         write_bytes(path, wanted[path])
     return len(changed), stale(site, folder)
 
 
-def _beside(site: Site, folder: Path) -> dict[Path, bytes]:
-    """The page on scale, outside the folder: its prose is written by hand, its figures are made."""
-    page = scale_page(folder)
-    return {} if page is None else {page: refreshed(page, site.speed).encode()}
-
-
 def require_ours(folder: Path) -> None:
     """Refuses a folder with a README, a page, tables or figures that no report made: its index tells whose they are."""
     index = folder / INDEX
-    if index.is_file() and index.read_bytes().startswith(TITLE.encode()):
+    if index.is_file() and index.read_bytes().startswith(TITLE):
         return
     there = [name for name in (INDEX, PAGE) if (folder / name).exists()] + [*_owned(folder)]
     if there:
@@ -137,11 +150,6 @@ def check_site(site: Site, folder: Path) -> list[str]:
             faults.append(f"{name} is missing")
         elif not _same(folder / name, content):
             faults.append(f"{name} is not what the records give")
-    faults += [
-        f"{PLACE.as_posix()}: a generated block is not what {SPEED} and the plans give"
-        for path, content in _beside(site, folder).items()
-        if not _same(path, content)
-    ]
     return [*faults, *(f"{name} is not made from the records; remove it" for name in stale(site, folder))]
 
 
@@ -157,19 +165,35 @@ def _owned(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in there]
 
 
-def _same(path: Path, content: bytes) -> bool:
-    """Whether a file holds this content; pictures count by their pixels, because compressors differ by processor."""
+def _same(path: Path, content: bytes, *, exactly: bool = False) -> bool:
+    """Whether a file holds this content, as far as it can be equal on every processor; texts also byte by byte.
+
+    Figures are compared by the digest of their data. In texts a number may differ by one in its last printed digit:
+    the last bits of a mean decide on which side of a half it is rounded.
+    """
     if not path.is_file():
         return False
     before = path.read_bytes()
-    return before == content or (path.suffix == ".png" and _pixels(before) == _pixels(content))
+    if path.suffix == ".png" and before != content:
+        digest = png_facts(before)[2]
+        return bool(digest) and digest == png_facts(content)[2]
+    if before == content or exactly:
+        return before == content
+    return _same_text(before.decode(errors="replace"), content.decode(errors="replace"))
 
 
-def _pixels(content: bytes) -> tuple[tuple[int, int], bytes] | None:
-    from PIL import Image
+_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.]*\w)")
 
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            return image.size, image.convert("RGBA").tobytes()
-    except (OSError, SyntaxError, ValueError):
-        return None
+
+def _same_text(before: str, after: str) -> bool:
+    if _NUMBER.sub("0", before) != _NUMBER.sub("0", after):
+        return False
+    pairs = zip(_NUMBER.findall(before), _NUMBER.findall(after), strict=True)
+    return all(one == other or _near(one, other) for one, other in pairs)
+
+
+def _near(one: str, other: str) -> bool:
+    """Whether two numbers have as many decimals, and differ by no more than one in the last."""
+    decimals = len(one.partition(".")[2])
+    near = abs(Decimal(one) - Decimal(other)) <= Decimal(1).scaleb(-decimals)
+    return near and decimals == len(other.partition(".")[2])

@@ -11,10 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.data.card import CARD_FOLDER, DatasetCard, read_card, read_model
+from harness.data.card import CARD_FOLDER, DatasetCard, read_card
 from harness.errors import UserError
-from harness.record import RunRecord
+from harness.io.models import read_model
 from harness.report.cells import Cell, Figure, Table
+from harness.runs.record import RunRecord
 
 PRINTED_FOLDER = CARD_FOLDER / "published"
 

@@ -1,18 +1,18 @@
-"""One `Table`, four forms. Names and texts in it are other people's, so every form escapes for its own reader.
+"""One `Table` in three forms: Markdown, LaTeX and CSV; the page has its own template.
+
+Names and texts in it are other people's, so every form escapes for its own reader.
 
 Best is bold and second best underlined in all forms that people read. CSV is for programs: a column with figures
 becomes `mean`, `std`, `n`, `paper` and `difference`, which are numbers or empty.
 """
 
 import csv
-import html
 import io
 import re
 
 from harness.errors import unknown_name
-from harness.printable import printable
+from harness.io.printable import printable
 from harness.report.cells import Cell, Figure, Table
-from harness.report.latex import as_latex
 
 _FORMULA_SIGNS = {
     *"=+-@",
@@ -22,17 +22,11 @@ _FORMULA_SIGNS = {
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
-def markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(printable(text).split()))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def csv_text(text: str) -> str:
     """Text that a spreadsheet takes for text, on one line; a leading formula sign gets an apostrophe.
 
-    The sign of a number is none. Line breaks go because not every reader knows a quoted one from the end of a row. Some
-    readers take the wide signs of East Asian keyboards for the others, and some skip spaces.
+    The sign of a number is not a formula. Line breaks go because not every reader knows a quoted one from the end of a
+    row. Some readers take the wide signs of East Asian keyboards for the others, and some skip spaces.
     """
     text = printable(text)
     formula = text.lstrip()[:1] in _FORMULA_SIGNS and not _NUMBER.fullmatch(text)
@@ -41,72 +35,16 @@ def csv_text(text: str) -> str:
 
 def as_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown; it has no rules between rows."""
-    lines = [
-        f"### {markdown_text(table.title)}",
-        "",
-        "| " + " | ".join(markdown_text(name) for name in table.columns) + " |",
-        "|" + "|".join("---" if index < table.words else "---:" for index in range(len(table.columns))) + "|",
-        *("| " + " | ".join(_markdown_cell(entry) for entry in row) + " |" for row in table.rows),
-        "",
-        _markdown_line(table.caption),
-        *(["", *(f"- {_markdown_line(note)}" for note in table.notes)] if table.notes else []),
-        *(["", "```", table.command, "```"] if table.command else []),
-    ]
-    return "\n".join(lines) + "\n"
+    from harness.report.render import render_template
+
+    return render_template("table.md.j2", table=table)
 
 
-def _markdown_cell(entry: Cell) -> str:
-    main = markdown_text(entry.main)
-    if entry.best:
-        main = f"**{main}**"
-    elif entry.second:
-        main = f"<ins>{main}</ins>"
-    return f"{main}{markdown_text(entry.mark)}" + (f" ({markdown_text(entry.beside)})" if entry.beside else "")
+def as_latex(table: Table) -> str:
+    """LaTeX, see `harness.report.latex`."""
+    from harness.report import latex
 
-
-def _markdown_line(text: str) -> str:
-    """A sentence of its own: one that starts like an item of a list is none."""
-    return re.sub(r"^(\d*)([-+.)])", r"\1\\\2", markdown_text(text))
-
-
-def as_html(table: Table) -> str:
-    """An HTML fragment; each group of rows between rules is a `tbody`."""
-    head = "".join(
-        f'<th scope="col"{_classes("words" if place < table.words else "number")}>{html.escape(name)}</th>'
-        for place, name in enumerate(table.columns)
-    )
-    bodies = "".join(
-        "<tbody>\n" + "".join(f"<tr>{_html_row(row, table.words)}</tr>\n" for row in rows) + "</tbody>\n"
-        for rows in table.groups() or [()]
-    )
-    title = f'<span class="title">{html.escape(table.heading)}</span>'
-    caption = f"<caption>{' '.join(part for part in (title, html.escape(table.caption)) if part)}</caption>"
-    notes = "".join(f"<li>{html.escape(note)}</li>\n" for note in table.notes)
-    below = f'<ul class="notes">\n{notes}</ul>\n' if notes else ""
-    below += f'<p class="command"><code>{html.escape(table.command)}</code></p>\n' if table.command else ""
-    return f'<table class="table">\n{caption}\n<thead><tr>{head}</tr></thead>\n{bodies}</table>\n{below}'
-
-
-def _classes(*names: str) -> str:
-    return f' class="{" ".join(names)}"'
-
-
-def _html_row(row: tuple[Cell, ...], words: int) -> str:
-    return "".join(_html_cell(entry, place == 0, place < words) for place, entry in enumerate(row))
-
-
-def _html_cell(entry: Cell, heads_row: bool, words: bool) -> str:
-    main = html.escape(entry.main)
-    classes = ["words" if words else "number"]
-    if entry.figure is not None:
-        classes.append("figure" if entry.figure.mean is not None else "missing")
-    if entry.best:
-        main, classes = f"<strong>{main}</strong>", [*classes, "best"]
-    elif entry.second:
-        main, classes = f"<u>{main}</u>", [*classes, "second"]
-    main += f"<sup>{html.escape(entry.mark)}</sup>" if entry.mark else ""
-    main += f' <span class="paper">({html.escape(entry.beside)})</span>' if entry.beside else ""
-    return f'<th scope="row"{_classes(*classes)}>{main}</th>' if heads_row else f"<td{_classes(*classes)}>{main}</td>"
+    return latex.as_latex(table)
 
 
 def as_csv(table: Table) -> str:
@@ -167,7 +105,7 @@ def _number(value: float | None, figure: Figure) -> str:
     return str(round(value)) if figure.digits == 0 else repr(round(value, 6) + 0.0)
 
 
-FORMATS = {"md": as_markdown, "tex": as_latex, "html": as_html, "csv": as_csv}
+FORMATS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}
 
 
 def render(tables: list[Table], form: str) -> str:

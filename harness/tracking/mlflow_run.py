@@ -4,8 +4,8 @@ A `MlflowRun` is fed with a log from its first event on, however much of it the 
 its tag `harness.run_id`, and leaves out parameters and figures that are there. So following a run as it happens, taking
 it up after an outage, and sending it again later are the same thing.
 
-    start -> run, tags, params, dataset, parent     metrics -> log_batch     artifact -> a file
-    warning -> tag                                  resume -> tag            end -> status, artifacts, description
+    start -> run, tags, params, dataset, parent     metrics -> log_batch           artifact -> a file
+    warning -> tag                                  resume, package -> tag         end -> status, artifacts, description
 """
 
 import math
@@ -15,41 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError
-from harness.event import Event
-from harness.files import home, locked, sha256_file, sha256_json
-from harness.tracking.events import LOG
-from harness.tracking.mlflow_artifacts import left_out, send_files, send_made
-from harness.tracking.mlflow_facts import (
-    PARAM_LIMIT,
-    STATUS,
-    TAG_LIMIT,
-    dataset_of,
-    description,
-    experiment_name,
-    is_group,
-    milliseconds,
-    non_finite_text,
-    params_of,
-    require_start,
-    run_name,
-    tags_of,
-)
-from harness.tracking.mlflow_store import experiment_id, find_run
-from harness.tracking.names import full_name_tag, metric_name
-from harness.tracking.places import reason
+from harness.io.files import home, locked, sha256_file, sha256_json
+from harness.runs.events import LOG, Event, LogReader
+from harness.tracking import metadata
+from harness.tracking.artifacts import send_files, send_made
+from harness.tracking.metadata import PARAM_LIMIT, TAG_LIMIT, full_name_tag, metric_name, milliseconds
+from harness.tracking.store import experiment_id, find_run, reason
 
 SYNCED = "harness.synced"
 """Tag with the sha256 of the log that was sent completely."""
 _METRICS = 1000
 _PARAMS_TAGS = 100
 _OF_BAD_ENDS = {"error", "pruned", "reaped"}
+_KILLED: Event = {"status": "killed", "error": None}
+"""The end of a log that has none."""
 
 
 class MlflowRun:
     """One run, or one group of runs, in an MLflow store."""
 
     def __init__(self, client: Any, folder: Path, progressed: Callable[[], None] = lambda: None) -> None:
-        """Prepares for the log in `folder`; `progressed` is called whenever something has got through."""
+        """Prepare for the log in `folder`; `progressed` is called whenever something has got through."""
         self._client, self._folder, self._progressed = client, folder, progressed
         self._start: Event = {}
         self._end: Event | None = None
@@ -61,7 +47,7 @@ class MlflowRun:
         self._tags: dict[str, str] = {}
         self._sent_tags: dict[str, str] = {}
         self._non_finite: Counter[str] = Counter()
-        self._first_non_finite: dict[str, tuple[float, int]] = {}
+        self._first_non_finite: dict[str, str] = {}
         self._files: dict[str, str] = {}
         """Files that a group named: path in the folder -> sha256 of what was sent."""
         self._new_files: dict[str, None] = {}
@@ -74,13 +60,19 @@ class MlflowRun:
     @property
     def is_group(self) -> bool:
         """Whether this is a bench or a sweep."""
-        return is_group(self._start)
+        return metadata.is_group(self._start)
+
+    def replay(self, reader: LogReader) -> None:
+        """Take all events that the log has by now."""
+        while events := reader.read():
+            for event in events:
+                self.handle(event)
 
     def handle(self, event: Event) -> None:
-        """Takes one event; what it adds is sent by the next `flush`."""
+        """Take one event; what it adds is sent by the next `flush`."""
         kind = event["event"]
-        if kind != "start" and self._run is None:
-            raise DataError("the log does not begin with a start", self._folder / LOG, 1)
+        if kind != "start":
+            self._require_run()
         self._last_time = event["time"]
         if kind == "start" and self._run is None:
             self._open(event)
@@ -91,17 +83,19 @@ class MlflowRun:
             self._add_metrics(event)
         elif kind == "warning":
             self._tags["warning"] = event["message"][:TAG_LIMIT]
+        elif kind == "package" and "left_out" in event:
+            self._tags["model"] = f"left out: {event['left_out']}"[:TAG_LIMIT]
         elif kind == "artifact":
             self._new_files[event["path"]] = None  # a plot is named after every trial; it is sent as it is now
         elif kind == "end":
             self._end = event
 
     def tag(self, tags: dict[str, str]) -> None:
-        """Adds tags; the next `flush` sends them."""
+        """Add tags; the next `flush` sends them."""
         self._tags |= tags
 
     def flush(self) -> None:
-        """Sends what has come together."""
+        """Send what has come together."""
         from mlflow.entities import RunTag
 
         for start in range(0, len(self._metrics), _METRICS):
@@ -118,39 +112,38 @@ class MlflowRun:
             del self._new_files[name]
 
     def go_on(self) -> None:
-        """Says that the run is at work, where the store has it as ended."""
+        """Say that the run is at work, where the store has it as ended."""
         self.flush()
         if self._run.info.status != "RUNNING":
             self._client.update_run(self._id, status="RUNNING")
 
     def settle(self) -> None:
-        """Sends the rest and the final status; a log without an end is that of a process that was killed."""
-        if self._run is None:
-            raise DataError("the log does not begin with a start", self._folder / LOG, 1)
-        end = self._end or {"status": "killed", "error": None}
-        self._tags |= {"pruned": str(end["error"])[:TAG_LIMIT]} if end["status"] == "pruned" else {}
-        self._tags |= {"error": str(end["error"])[:TAG_LIMIT]} if end["status"] == "failed" else {}
+        """Send the rest and the final status; a log without an end is that of a process that was killed."""
+        self._require_run()
+        end = self._end or _KILLED
+        tag = {"pruned": "pruned", "failed": "error"}.get(end["status"])
+        self._tags |= {tag: str(end["error"])[:TAG_LIMIT]} if tag else {}
         self.flush()
-        if end["status"] == "finished":  # what was said of an attempt that another one took up no longer holds
+        if end["status"] == "finished":  # tags of an attempt that was resumed no longer hold
             for key in _OF_BAD_ENDS & self._sent_tags.keys():
                 self._client.delete_tag(self._id, key)
                 del self._sent_tags[key]
-        self._client.set_terminated(self._id, status=STATUS[end["status"]], end_time=milliseconds(self._last_time))
+        status = metadata.STATUS[end["status"]]
+        self._client.set_terminated(self._id, status=status, end_time=milliseconds(self._last_time))
         self._progressed()
 
-    def complete(self, told: Callable[[], None] = lambda: None) -> list[str]:
-        """Sends the files and the description of a settled run; returns what could not be made or sent, in words.
+    def complete(self, mark: Callable[[], None] = lambda: None) -> list[str]:
+        """Send the files and the description of a settled run; return what could not be made or sent, in words.
 
-        `told` is called when all is sent that was there; curves and a model are made after that.
+        `mark` is called when all is sent that was there; a model is packed after that.
         """
-        end = self._end or {"status": "killed", "error": None}
+        end = self._end or _KILLED
         place = (self._client, self._id, self._folder)
         faults = self._send_changed_files() if self.is_group else send_files(*place, self._progressed)
-        self._tags["mlflow.note.content"] = description(self._start, self._folder, end["status"], end["error"])
-        if not self.is_group and (why := left_out(self._folder, self._start)):
-            self._tags["model"] = f"left out: {why}"
+        note = metadata.description(self._start, self._folder, end["status"], end["error"])
+        self._tags["mlflow.note.content"] = note
         self.flush()
-        told()
+        mark()
         if not self.is_group:
             faults += send_made(*place, self._start, self._progressed)
         if not faults:
@@ -158,27 +151,33 @@ class MlflowRun:
         self.flush()
         return faults
 
+    def _require_run(self) -> None:
+        if self._run is None:
+            raise DataError("the log does not begin with a start", self._folder / LOG, 1)
+
     @property
     def _id(self) -> str:
         identifier: str = self._run.info.run_id
         return identifier
 
     def _open(self, start: Event) -> None:
-        require_start(start, self._folder / LOG)
+        metadata.require_start(start, self._folder / LOG)
         self._start = start
-        experiment = experiment_id(self._client, experiment_name(start))
-        tags = {metric_name(key): value for key, value in tags_of(start).items()}
+        experiment = experiment_id(self._client, metadata.experiment_name(start))
+        tags = {metric_name(key): value for key, value in metadata.tags_of(start).items()}
         if parent := start.get("parent"):
-            tags["mlflow.parentRunId"] = self._parent(experiment, parent, start)
-        self._run = self._found_or_made(experiment, run_name(start), tags, start)
+            own = {"harness.run_id": str(parent["id"]), "harness.kind": str(parent["kind"])}
+            group = self._found_or_made(experiment, str(parent["name"]), own, start)
+            tags["mlflow.parentRunId"] = group.info.run_id
+        self._run = self._found_or_made(experiment, metadata.run_name(start), tags, start)
         for name in self._run.data.metrics:
             self._known |= {(name, point.step) for point in self._client.get_metric_history(self._id, name)}
         self._tags |= tags
         self._sent_tags = dict(self._run.data.tags)
-        if is_group(start):  # a run of the group may have come first, and made it under its own idea of the name
-            self._tags["mlflow.runName"] = run_name(start)
-        self._log_params(params_of(start))
-        self._log_dataset(dataset_of(start))
+        if self.is_group:  # a run of the group may have come first, and made it under its own idea of the name
+            self._tags["mlflow.runName"] = metadata.run_name(start)
+        self._log_params(metadata.params_of(start))
+        self._log_dataset(metadata.dataset_of(start))
         self._progressed()
 
     def _found_or_made(self, experiment: str, name: str, tags: dict[str, str], start: Event) -> Any:
@@ -192,11 +191,6 @@ class MlflowRun:
                 return found
             moment = milliseconds(start["time"])
             return self._client.create_run(experiment, start_time=moment, tags=tags, run_name=name[:250])
-
-    def _parent(self, experiment: str, parent: dict[str, Any], start: Event) -> str:
-        tags = {"harness.run_id": str(parent["id"]), "harness.kind": str(parent["kind"])}
-        identifier: str = self._found_or_made(experiment, str(parent["name"]), tags, start).info.run_id
-        return identifier
 
     def _log_params(self, params: dict[str, str]) -> None:
         from mlflow.entities import Param
@@ -228,8 +222,9 @@ class MlflowRun:
             name, value = metric_name(key), float(given)  # the log holds NaN and infinity as words
             self._tags |= full_name_tag(key)
             if not math.isfinite(value):  # MLflow would store infinity as 1.8e308
-                first = self._first_non_finite.setdefault(key, (value, step))
-                self._tags[metric_name(f"non_finite.{key}")] = non_finite_text(*first, self._non_finite[key])
+                first = self._first_non_finite.setdefault(key, f"{value} at step {step}")
+                more = f", and {self._non_finite[key]} times more" if self._non_finite[key] else ""
+                self._tags[metric_name(f"non_finite.{key}")] = first + more
                 self._non_finite[key] += 1
             elif (name, step) not in self._known:
                 self._known.add((name, step))

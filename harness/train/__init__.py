@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 Validate = Callable[[str | None], dict[str, float]]
-"""Scores the held-out rows by a view, or by the one that the run reports."""
+"""Scores the validation rows by a scorer, or by the one that the run reports."""
 OnValidation = Callable[[int, dict[str, float]], None]
-"""Is told the epoch, counted from 1 over all stages, and the scores of the held-out rows."""
+"""Called with the epoch, counted from 1 over all stages, and the scores of the validation rows."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class BatchSource(Protocol):
     """Batches per epoch, the same in every epoch."""
 
     def refresh(self, epoch: int) -> dict[str, float]:
-        """Does what is due before this epoch, for example mining; returns figures to log, none if nothing was due."""
+        """Do what is due before this epoch, for example mining; return figures to log, none if nothing was due."""
         ...
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -64,7 +64,7 @@ class BatchSource(Protocol):
         ...
 
     def load_state(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Takes `state` back."""
+        """Take `state` back."""
         ...
 
 
@@ -77,7 +77,7 @@ class Objective(Protocol):
         ...
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Changes `pieces`: less memory, the same batch, the same gradients."""
+        """Change `pieces`: less memory, the same batch, the same gradients."""
         ...
 
     def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged | None:
@@ -88,7 +88,7 @@ class Objective(Protocol):
         ...
 
     def backward(self, batch: Batch, timer: "Timer") -> dict[str, float]:
-        """Leaves gradients in the parameters and returns the parts of the loss; `loss` is the one that is minimised.
+        """Leave gradients in the parameters and return the parts of the loss; `loss` is the one that is minimised.
 
         Called again for the same batch, with gradients cleared, if memory ran out.
         """
@@ -106,5 +106,5 @@ class Stage:
     optimiser: "Optimiser"
     begin: Callable[[], None] = field(default=lambda: None)
     """Sets first values that depend on what was trained before; not called when a checkpoint is loaded."""
-    view: str | None = None
-    """How held-out rows are scored while this stage trains; None for the view that the run reports."""
+    scorer: str | None = None
+    """The scorer of validation rows while this stage trains; None for the one that the run reports."""

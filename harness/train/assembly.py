@@ -1,92 +1,106 @@
 """What methods assemble their stages from: batches, optimiser groups, schedules."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import nn
 
-from harness.batching.pool import LabelPicker
-from harness.method import Inputs
-from harness.model.encoder import Encoder
-from harness.model.heads import TwoHeads
-from harness.model.rows import RowTable
-from harness.model.scoring import TwoHeadScorer
-from harness.train.mining import MinedBatches, Vectors
+from harness.batching.mined import MinedBatches, Vectors
+from harness.model.encoders.encoder import Encoder
+from harness.model.heads import PlainHead, RetrievalHead, TwoHeads, start_projection
+from harness.model.scoring import TwoHeadScoring
+from harness.model.tables import RowTable
+from harness.seeds import stream_seed
+from harness.settings.method import Inputs
+from harness.settings.parameters import ClassifierLossSettings, HeadStart, OptimSettings, PooledSettings
+from harness.train import Stage
+from harness.train.objectives.psl import PickSomeLabels
 from harness.train.optim import Group, Optimiser, Schedule, decayed
-from harness.train.settings import BatchSettings, OptimSettings, PoolSettings
+from harness.train.optim.blocked import BlockedSgd
 
 
-class MiningSettings(BatchSettings, PoolSettings):
-    """Which queries go together, and which labels they are scored against."""
-
-
-def mined_batches(
+def pooled_stage(
+    name: str,
     inputs: Inputs,
-    params: MiningSettings,
-    queries: Vectors,
-    labels: Vectors,
+    params: PooledSettings,
+    model: TwoHeads,
+    groups: Sequence[Group] = (),
     *,
+    drawn_only: bool = False,
+    options: dict[str, Any] | None = None,
+    classifier_losses: ClassifierLossSettings | None = None,
     extra: int = 0,
-    mark_drawn: bool = False,
-    seed: int | None = None,
-) -> MinedBatches:
-    """Batches and label pools of a training.
+    begin: Callable[[], None] = lambda: None,
+    scorer: str | None = None,
+) -> Stage:
+    """Training against the pool of labels of each batch; see `harness.train.objectives.psl`.
 
     Args:
+        name: Of the stage.
         inputs: The train side.
-        params: Sizes and periods.
-        queries: Vectors [N, D] of the train rows as the model sees them now.
-        labels: Likewise of the labels, [L, D].
-        extra: Positives a query for a classifier alone.
-        mark_drawn: Say in the pool which positives each query drew.
-        seed: Of every draw; by default the run's.
+        params: Batches, pool, loss and optimiser.
+        model: Its encoder, its dual-encoder head and, with `classifier_losses`, its classifier are trained.
+        groups: Of the optimiser, besides the encoder's.
+        drawn_only: Only the positives that a query drew count, its others are masked.
+        options: Of the dual encoder's loss.
+        classifier_losses: Of the classifier, if it is trained too.
+        extra: Positives a query for the classifier alone.
+        begin: Called when the stage begins.
+        scorer: Which scorer validation rows are scored by; by default the one that the run reports.
     """
-    picker = LabelPicker(
-        inputs.train,
-        inputs.train_filter,
-        beta=params.beta,
-        eta=params.eta,
-        extra=extra,
-        pool_size=params.pool_size,
-        replacement=params.replacement,
-        fill=params.fill,
-        soft=inputs.soft,
-        mark_drawn=mark_drawn,
-    )
-    return MinedBatches(
-        inputs.train,
-        inputs.train_filter,
-        picker,
-        queries,
-        labels,
-        params,
-        eta=params.eta,
-        shortlist=params.shortlist,
-        seed=inputs.seed if seed is None else seed,
+    source = MinedBatches(inputs, params, *retrieval_vectors(inputs, model), extra=extra, mark_drawn=drawn_only)
+    objective = PickSomeLabels(
+        model=model,
+        queries=inputs.train_tokens,
+        labels=inputs.label_tokens,
+        losses=params,
+        classifier_losses=classifier_losses,
+        settings=params,
         device=inputs.device,
-        warn=inputs.warn,
+        seed=inputs.seed,
+        drawn_only=drawn_only,
+        options=options or {},
     )
+    groups = [*encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay), *groups]
+    optimiser = make_optimiser(inputs, params, groups, source.steps)
+    return Stage(name, params.epochs, source, objective, optimiser, begin, scorer)
+
+
+def plain_model(inputs: Inputs, *, normalise: bool) -> TwoHeads:
+    """The encoder's own vectors as the dual encoder's, without a head."""
+    return TwoHeads(inputs.encoder, PlainHead(normalise), None).to(inputs.device)
+
+
+def retrieval_head(inputs: Inputs, dim: int, dropout: float, start: HeadStart) -> RetrievalHead:
+    """Phi_D with its first values."""
+    head = RetrievalHead(inputs.encoder.dim, dim, dropout)
+    start_projection(head.projection, start, torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 0)))
+    return head
 
 
 def retrieval_vectors(inputs: Inputs, model: TwoHeads) -> tuple[Vectors, Vectors]:
     """Vectors of train rows [N, D] and labels [L, D] as the dual-encoder head sees them when asked."""
-    scorer = TwoHeadScorer(model, ("de",), inputs.device, inputs.batch_tokens)
+    scoring = TwoHeadScoring(model, ("de",), inputs.device, inputs.batch_tokens)
     return (
-        lambda: scorer.query_vectors(inputs.train_tokens, ("de",))["de"],
-        lambda: scorer.label_vectors(inputs.label_tokens, ("de",))["de"],
+        lambda: scoring.query_vectors(inputs.train_tokens, ("de",))["de"],
+        lambda: scoring.label_vectors(inputs.label_tokens, ("de",))["de"],
     )
 
 
 def make_optimiser(
-    inputs: Inputs, params: OptimSettings, groups: Sequence[Group], steps: int, seed: int | None = None
+    inputs: Inputs,
+    params: OptimSettings,
+    groups: Sequence[Group],
+    steps: int,
+    *,
+    blocked: Sequence[BlockedSgd] = (),
+    seed: int | None = None,
 ) -> Optimiser:
-    """AdamW over the groups with the schedule of the settings; `steps` is per epoch, `seed` by default the run's."""
-    schedule = make_schedule(inputs, params, steps)
-    seed = inputs.seed if seed is None else seed
-    return Optimiser(groups, schedule, params.epochs * steps, clip=params.clip, seed=seed)
+    """AdamW over the groups, and `blocked` tables, with the schedule of the settings; `steps` is per epoch.
 
-
-def make_schedule(inputs: Inputs, params: OptimSettings, steps: int) -> Schedule:
-    """Warm-up and fall of the learning rate; a warm-up of more than half the training is cut, and that is said."""
+    A warm-up of more than half the training is cut, with a warning. `seed` is by default the run's.
+    """
     wanted = round(params.warmup_epochs * steps) if params.warmup_steps is None else params.warmup_steps
     most = round(params.epochs / 2 * steps)
     if params.epochs and wanted > most:
@@ -95,7 +109,8 @@ def make_schedule(inputs: Inputs, params: OptimSettings, steps: int) -> Schedule
             if params.warmup_steps is None
             else f"warmup_steps is cut from {wanted:,} to {most:,}, half of the steps"
         )
-    return Schedule(params.schedule, min(wanted, most))
+    schedule, seed = Schedule(params.schedule, min(wanted, most)), inputs.seed if seed is None else seed
+    return Optimiser(groups, schedule, params.epochs * steps, clip=params.clip, blocked=blocked, seed=seed)
 
 
 def encoder_groups(encoder: Encoder, lr: float | None, weight_decay: float) -> list[Group]:

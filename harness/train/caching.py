@@ -7,7 +7,8 @@ gradient of every vector, and each of them is encoded again and sent backwards w
 position, so the second pass drops what the first dropped, and the gradients equal those of one big pass.
 
 Groups follow from the lengths of the texts and the kind of device alone, unless `micro_batch_tokens` is less than the
-largest group there (`harness.model.encoder.GROUPING`): above that it changes speed and memory, not what is dropped.
+largest group there (`harness.model.encoders.encoder.GROUPING`): above that it changes speed and memory, not what is
+dropped.
 """
 
 from collections.abc import Callable
@@ -17,18 +18,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.batching import LabelPool, LabelSpace
 from harness.data.ragged import Ragged
-from harness.model.encoder import Encoder, micro_batches, to_tensors
+from harness.model.encoders.encoder import Encoder, micro_batches, to_tensors
 from harness.model.heads import TwoHeads
-from harness.repro import stream_seed
-from harness.train.settings import OptimSettings
+from harness.seeds import stream_seed
+from harness.settings.parameters import OptimSettings
+from harness.train import Batch
 
 
-class InPieces:
+def product_type(settings: OptimSettings, device: str) -> torch.dtype:
+    """Type of the factors of large products: bfloat16 where the device is made for it or the settings ask for it."""
+    wanted = settings.precision
+    half = wanted == "bfloat16" or (wanted == "auto" and device.startswith("cuda"))
+    return torch.bfloat16 if half else torch.float32
+
+
+def autocast(settings: OptimSettings, device: str) -> torch.autocast:
+    """A context in which encoder and heads compute with `product_type`."""
+    half = product_type(settings, device) == torch.bfloat16
+    return torch.autocast(device.partition(":")[0], dtype=torch.bfloat16, enabled=half)
+
+
+class TextObjective:
     """An objective whose texts go through an encoder piece by piece, so that the loop can make the pieces smaller."""
 
     model: TwoHeads
+    queries: Ragged
+    """Tokens of the train rows, [N]."""
     settings: OptimSettings
+    device: str
+    seed: int
 
     @property
     def pieces(self) -> int | None:
@@ -36,26 +56,27 @@ class InPieces:
         return self.settings.micro_batch_tokens if self.model.encoder.micro_batched else None
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Keeps the activations of so many tokens at a time from now on."""
+        """Keep the activations of so many tokens at a time from now on."""
         self.settings = self.settings.model_copy(update={"micro_batch_tokens": tokens, "gradient_cache": True})
 
+    def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged:
+        """Tokens of the queries, [B]."""
+        return self.queries.take(rows)
 
-def encode_batch(
-    encoder: Encoder, texts: Ragged, settings: OptimSettings, device: str, seed: int, step: int, *, keep: bool = True
-) -> "BatchEncoding":
-    """Texts of a training step [n] with its own random numbers; position 0 of the step is left to what comes after.
+    def encoding(self, batch: Batch, *, keep: bool = True) -> "BatchEncoding":
+        """The texts of a step with its own random numbers; position 0 of the step is left to what comes after.
 
-    With `keep` False others need the room until `backward`, and with a gradient cache no graph is kept till then.
-    """
-    return BatchEncoding(
-        encoder,
-        texts,
-        device,
-        settings.micro_batch_tokens,
-        lambda group: stream_seed(seed, "dropout", step, group + 1),
-        cache=settings.gradient_cache,
-        keep=keep,
-    )
+        With `keep` False others need the room until `backward`, and with a gradient cache no graph is kept till then.
+        """
+        return BatchEncoding(
+            self.model.encoder,
+            self.texts(batch.rows, batch.pool) if batch.texts is None else batch.texts,
+            self.device,
+            self.settings.micro_batch_tokens,
+            lambda group: stream_seed(self.seed, "dropout", batch.step, group + 1),
+            cache=self.settings.gradient_cache,
+            keep=keep,
+        )
 
 
 class BatchEncoding:
@@ -75,7 +96,7 @@ class BatchEncoding:
         cache: bool = True,
         keep: bool = True,
     ) -> None:
-        """Encodes `tokens` [n].
+        """Encode `tokens` [n].
 
         Args:
             encoder: In train mode.

@@ -4,7 +4,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
-from harness.progress import terminal
+from harness.io.progress import terminal
 
 _PARTS = ("encode", "loss", "backward", "optimiser", "pool", "gather", "mining", "validation", "rest")
 
@@ -13,7 +13,7 @@ class Display:
     """Progress of one stage; everything goes to standard error."""
 
     def __init__(self, name: str, epochs: int, steps: int, done: int = 0, *, name_lines: bool = False) -> None:
-        """Takes the number of steps per epoch, how many are `done` already, and whether lines begin with the name."""
+        """Take the number of steps per epoch, how many are `done` already, and whether lines begin with the name."""
         self._prefix = f"{name}  " if name_lines else ""
         self._name, self._epochs, self._steps, self._done = name, epochs, steps, done
         self._bar: Any = None
@@ -57,7 +57,7 @@ class Display:
         self.say(self._prefix + epoch_line(epoch, self._epochs, figures, scores))
 
     def say(self, line: str) -> None:
-        """Prints a line above the bar."""
+        """Print a line above the bar."""
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
         else:

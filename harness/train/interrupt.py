@@ -46,7 +46,7 @@ class StepBoundary:
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Marks work that can be cut anywhere: a signal that is pending or arrives is raised at once; nests."""
+        """Mark work that can be cut anywhere: a signal that is pending or arrives is raised at once; nests."""
         self._immediate += 1
         try:
             self.check()

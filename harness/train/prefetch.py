@@ -1,7 +1,8 @@
 """The next batch is made in a thread while this one is computed.
 
-What a batch holds is a function of its rows and its position, never of a weight, so it is the same whoever makes it and
-when. Only the next one is made ahead, and the iterator ends with its epoch: no pool from before mining is used after.
+What a batch holds is a function of its rows and its position, never of a weight, so it does not matter when and where
+it is made. Only the next one is made ahead, and the iterator ends with its epoch: no pool from before mining is used
+after.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -11,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.threads import Threads
+from harness.machine.threads import Threads
 from harness.train import Batch, Stage
 from harness.train.timing import Timer
 
@@ -40,7 +41,7 @@ def batches_ahead(stage: Stage, epoch: int, done: int, timer: Timer) -> Generato
 
 
 def made_ahead(make: Callable[[Item], Made], items: Sequence[Item]) -> Generator[Made]:
-    """Yields make(item) for every item, in order; the call for the next one runs beside the consumer's work.
+    """Yield make(item) for every item, in order; the call for the next one runs beside the consumer's work.
 
     What a call raises is raised where its result is asked for.
     """

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from harness.data.ragged import Ragged
-from harness.method import Inputs
-from harness.model.encoder import NORM_FLOOR, encode, unit
+from harness.model.encoders.encoder import NORM_FLOOR, encode, unit
 from harness.model.heads import Classifier
 from harness.model.scoring import projected
-from harness.repro import stream_seed
-from harness.train.settings import TableSettings
+from harness.seeds import stream_seed
+from harness.settings.method import Inputs
+from harness.settings.parameters import TableSettings
 
 TableStart = Literal["labels", "xavier", "normal"]
 
@@ -54,7 +54,7 @@ def start_table(inputs: Inputs, classifier: Classifier, start: TableStart) -> No
 
 
 def _start_from_labels(inputs: Inputs, classifier: Classifier, weight: Tensor, generator: torch.Generator) -> None:
-    """Writes the vectors of the label texts; a label without text gets a direction of its own to learn from."""
+    """Write the vectors of the label texts; a label without text gets a direction of its own to learn from."""
     without = np.zeros(len(weight), np.bool_)
     for part in _blocks(len(weight)):
         encoded = encode(

@@ -15,7 +15,7 @@ class Timer:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Charges the block to a part."""
+        """Charge the block to a part."""
         started = time.perf_counter()
         try:
             yield

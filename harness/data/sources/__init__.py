@@ -1,8 +1,10 @@
 """Where raw data comes from: one module per source, each streaming into a `harness.data.prepare.DatasetWriter`.
 
-repository    documents, lines, sparse_text, byte_words, pattern   files of the Extreme Classification Repository
-jsonl         importing, and the readers above                     a user's folder
-pydocs        docwalk, docnames, seealso, linked                   See Also sections of installed libraries
-debian        apt, linked                                          package relations
-synthetic                                                          generated, any size
+repository    files of the Extreme Classification Repository (label files: sparse_text)
+jsonl         a user's folder of JSON lines, and its import
+pydocs        See Also sections of installed libraries (their objects: docwalk)
+debian        package relations of a Debian release
+synthetic     generated, any size
+
+`lines` reads text files in chunks for the first two, `links` makes rows, labels and filter pairs for the next two.
 """

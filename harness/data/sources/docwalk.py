@@ -77,10 +77,10 @@ class Walk:
             public = [f"{name}.{part}" for part in inner if part[0] != "_" and part not in _NOT_DOCUMENTED]
             waiting += sorted(set(public) - _SKIPPED, reverse=True)
 
-    def _add(self, thing: object, kind: str, library: str, **facts: Any) -> int:
+    def _add(self, thing: object, kind: str, library: str, **metadata: Any) -> int:
         self._ids[id(thing)] = len(self.nodes)
         self._alive.append(thing)
-        self.nodes.append({"kind": kind, "library": library, "members": {}, "bases": [], "doc": None, **facts})
+        self.nodes.append({"kind": kind, "library": library, "members": {}, "bases": [], "doc": None, **metadata})
         return len(self.nodes) - 1
 
     def _member(self, parent: dict[str, Any], name: str, value: Any) -> None:

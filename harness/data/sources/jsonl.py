@@ -1,4 +1,4 @@
-"""A user's own data: a folder of JSON lines, plain or gzip.
+"""A user's own data: a folder of JSON lines, plain or gzip, and its import into the workspace.
 
     train.jsonl  test.jsonl    {"text": "...", "labels": [label ids], "id": optional}
     labels.jsonl               {"id": ..., "text": "..."}
@@ -6,30 +6,42 @@
 
 Ids are strings or whole numbers and are compared as strings, so 7 and "7" are one id. A label repeated within a row is
 kept once and counted in the warnings. With the card's option `test_fraction` there is no test.jsonl: a row of
-train.jsonl is a test row if a hash of its text says so, whatever its place, so rows of equal text stay together.
+train.jsonl becomes a test row by a hash of its text, so its position does not matter and equal texts stay together.
+
+`import_folder` takes a folder whole or not at all. It is validated by preparing it in place, so that every fault names
+the user's own file and line. Its files are copied under a temporary name and renamed to `data/<name>/`, and a card with
+the measured figures goes to `cards/<name>.yaml`. The copies keep their modification times, so the prepared data is
+found again under the new name. Test texts that also occur in train are noted on the card.
 """
 
 import difflib
 import hashlib
-from collections.abc import Iterable
-from contextlib import ExitStack
+import io
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
+from ruamel.yaml import YAML
 from scipy.sparse import csr_array
 
-from harness.data.card import DatasetCard
-from harness.data.prepare import DatasetWriter
-from harness.data.sources.documents import count_empty, plain_texts, warn
-from harness.data.sources.importing import import_folder
+from harness.data.card import DatasetCard, card_paths, read_card
+from harness.data.check import equal_rows, scan_rows
+from harness.data.pattern import PatternBuilder, from_pairs
+from harness.data.prepare import DatasetWriter, prepare, raw_folder
+from harness.data.ragged import Texts
 from harness.data.sources.lines import JsonRows, json_chunks
-from harness.data.sources.pattern import PatternBuilder, from_pairs
-from harness.data.sources.repository import SPLITS, file_facts
+from harness.data.sources.repository import SPLITS, count_empty, file_facts, plain_texts, warn
 from harness.errors import DataError, MissingDataError, UserError
-from harness.progress import progress
+from harness.io.files import checked_name, home, locked, write_text
+from harness.io.models import describe_faults
+from harness.io.progress import progress
 
 __all__ = ["JsonlSource", "find_files", "import_folder"]
 
@@ -48,20 +60,17 @@ class JsonlSource:
         files = find_files(card, raw)
         warnings: list[str] = []
         label_of = _write_labels(files["labels"], writer, warnings)
-        fraction = _test_fraction(card)
+        fraction = _test_fraction(card.name, card.options)
         with ExitStack() as columns:
             splits = {name: _Split(name, writer, len(label_of), columns) for name in SPLITS}
-            parts = {
-                name: _read_rows(files[name], name, splits, label_of, fraction) for name in SPLITS if name in files
-            }
-        shapes = {}
+            names = [name for name in SPLITS if name in files]
+            parts = {name: _read_rows(files[name], name, splits, label_of, fraction) for name in names}
+        pairs = _read_filter(files["filter"], parts, label_of) if "filter" in files else {}
         for name in SPLITS:
             matrix = splits[name].finish(files.get(name, files["train"]), warnings)
             writer.matrix(f"{name}.labels", matrix)
-            shapes[name] = matrix.shape
-        if "filter" in files:
-            for name, pairs in _read_filter(files["filter"], parts, label_of).items():
-                writer.matrix(f"{name}.filter", from_pairs(pairs[:, 0], pairs[:, 1], shapes[name]))
+            if name in pairs:
+                writer.matrix(f"{name}.filter", from_pairs(pairs[name][:, 0], pairs[name][:, 1], matrix.shape))
         return {
             "layout": "jsonl",
             "files": [path.name for path in files.values()],
@@ -71,20 +80,20 @@ class JsonlSource:
 
 
 def find_files(card: DatasetCard, raw: Path) -> dict[str, Path]:
-    """The files of a folder by what they hold: `labels`, `train`, `test` unless held out, `filter` if there."""
+    """The files of a folder by what they hold: `labels`, `train`, `test` unless drawn from train, `filter` if there."""
     files = {
         name: path
         for name in ("labels", "train", "test", "filter")
         for path in (raw / f"{name}.jsonl.gz", raw / f"{name}.jsonl")
         if path.is_file()
     }
-    held_out = _test_fraction(card) > 0
-    if held_out and "test" in files:
+    drawn = _test_fraction(card.name, card.options) > 0
+    if drawn and "test" in files:
         raise UserError(f"{files['test']} holds the test rows already; leave out the test fraction, or that file")
     missing = [f"{name}.jsonl" for name in ("train", "test", "labels") if name not in files]
-    if missing == ["test.jsonl"] and not held_out:
+    if missing == ["test.jsonl"] and not drawn:
         raise MissingDataError(
-            f"{raw} has no test.jsonl; write one, or hold out test rows of train.jsonl (here a fifth of them):\n"
+            f"{raw} has no test.jsonl; write one, or draw test rows from train.jsonl (here a fifth of them):\n"
             f"  python -m harness data import {raw} --name {card.name} --test-fraction 0.2"
         )
     if missing not in ([], ["test.jsonl"]):
@@ -95,12 +104,14 @@ def find_files(card: DatasetCard, raw: Path) -> dict[str, Path]:
     return files
 
 
-def _test_fraction(card: DatasetCard) -> float:
-    """The share of train.jsonl that is held out; 0 without that option."""
-    fraction = card.options.get("test_fraction", 0)
-    if "test_fraction" in card.options and not (isinstance(fraction, float) and 0 < fraction < 1):
-        raise UserError(f"{card.name}: the test fraction is {fraction!r}; it must lie between 0 and 1, for example 0.2")
-    return float(fraction)
+def _test_fraction(name: str, options: Mapping[str, object]) -> float:
+    """The share of train.jsonl that becomes test rows; 0 without that option."""
+    if "test_fraction" not in options:
+        return 0.0
+    fraction = options["test_fraction"]
+    if not (isinstance(fraction, float) and 0 < fraction < 1):
+        raise UserError(f"{name}: the test fraction is {fraction!r}; it must lie between 0 and 1, for example 0.2")
+    return fraction
 
 
 def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dict[str, int]:
@@ -130,7 +141,7 @@ def _add_ids(index: dict[str, int], ids: list[Any], start: int, rows: JsonRows, 
     seen = set(islice(index, known))
     for row, name in enumerate(ids):
         if str(name) in seen:
-            raise rows.fault(row, f"{kind} id {str(name)!r} stands in this file already")
+            raise rows.fault(row, f"{kind} id {str(name)!r} appears in this file already")
         if name is not None:
             seen.add(str(name))
 
@@ -145,13 +156,9 @@ class _Split:
         self._repeats = self._empty = 0
 
     def extend(
-        self,
-        strings: list[str],
-        lengths: NDArray[np.int64],
-        labels: NDArray[np.int64],
-        chosen: NDArray[np.bool_],
+        self, strings: list[str], lengths: NDArray[np.int64], labels: NDArray[np.int64], chosen: NDArray[np.bool_]
     ) -> None:
-        """Appends those rows of a chunk that are chosen, [rows]."""
+        """Appends the rows of a chunk that are chosen, [rows]; labels per row [rows], and all labels [pairs]."""
         own = list(compress(strings, chosen))
         self._texts.extend_strings(own)
         self._empty += count_empty(own)
@@ -168,33 +175,35 @@ class _Split:
         return matrix
 
 
-class _Part:
+class _Part(NamedTuple):
     """Where the rows of one file went."""
 
-    def __init__(self, row_of: dict[str, int], in_test: NDArray[np.bool_]) -> None:
-        self.row_of = row_of
-        self.in_test = in_test
-        self.place = np.where(in_test, np.cumsum(in_test), np.cumsum(~in_test)) - 1
-        """Row within its split, [rows of the file]."""
+    row_of: dict[str, int]
+    """Row of the file by its id, where it has one."""
+    in_test: NDArray[np.bool_]
+    """Whether each row of the file is a test row, [rows of the file]."""
+    place: NDArray[np.int64]
+    """Row within its split, [rows of the file]."""
 
 
 def _read_rows(
     path: Path, name: str, splits: dict[str, _Split], label_of: dict[str, int], test_fraction: float
 ) -> _Part:
     row_of: dict[str, int] = {}
-    in_test, count = [np.zeros(0, np.bool_)], 0
+    drawn, count = [np.zeros(0, np.bool_)], 0
     with progress(f"reading {path.name}") as advance:
         for rows in json_chunks(path):
             strings = plain_texts(rows.column("text", str))
             lengths, labels = _label_columns(rows, label_of)
             _add_ids(row_of, rows.column("id", str, int, default=None), count, rows, "row")
-            test = _held_out(strings, test_fraction) if test_fraction else np.full(len(rows), name == "test")
+            test = _drawn_for_test(strings, test_fraction) if test_fraction else np.full(len(rows), name == "test")
             splits["train"].extend(strings, lengths, labels, ~test)
             splits["test"].extend(strings, lengths, labels, test)
-            in_test.append(test)
+            drawn.append(test)
             count += len(rows)
             advance(len(rows))
-    return _Part(row_of, np.concatenate(in_test))
+    in_test = np.concatenate(drawn)
+    return _Part(row_of, in_test, np.where(in_test, np.cumsum(in_test), np.cumsum(~in_test)) - 1)
 
 
 def _label_columns(rows: JsonRows, label_of: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -213,7 +222,7 @@ def _unknown(message: str, name: str, known: Iterable[str]) -> str:
     return message + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def _held_out(strings: list[str], fraction: float) -> NDArray[np.bool_]:
+def _drawn_for_test(strings: list[str], fraction: float) -> NDArray[np.bool_]:
     """Whether the hash of each text, as a number in [0, 1), is below the fraction, [rows]."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in strings)
     return np.frombuffer(digests, "<u8") / 2.0**64 < fraction
@@ -237,3 +246,119 @@ def _read_filter(path: Path, parts: dict[str, _Part], label_of: dict[str, int]) 
             row = part.row_of[str(row_id)]
             pairs["test" if part.in_test[row] else "train"].append((int(part.place[row]), label_of[str(label)]))
     return {name: np.array(found, np.int64).reshape(-1, 2) for name, found in pairs.items()}
+
+
+_FIGURES = ("train", "test", "labels", "rows_per_label", "labels_per_row", "words_per_row")
+
+
+def import_folder(
+    folder: Path,
+    name: str,
+    *,
+    propensity: tuple[float, float] | None = None,
+    test_fraction: float | None = None,
+    title: str = "",
+    overwrite: bool = False,
+) -> DatasetCard:
+    """Takes a folder of JSON lines (see `harness.data.sources.jsonl`) into the workspace as the dataset `name`.
+
+    Args:
+        folder: The user's folder; it is only read.
+        name: Name of the new dataset.
+        propensity: Constants A and B of the label propensities; without them there are no PSP figures.
+        test_fraction: Share of train.jsonl that becomes test rows, for a folder without test.jsonl.
+        title: Title for tables; the name if empty.
+        overwrite: Replace a dataset that was imported under this name before.
+
+    Returns:
+        The card that was written.
+    """
+    folder = folder.expanduser().absolute()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give one with train.jsonl, test.jsonl and labels.jsonl")
+    card_path = home() / "cards" / f"{checked_name('dataset', name)}.yaml"
+    options = {} if test_fraction is None else {"test_fraction": test_fraction}
+    _test_fraction(name, options)
+    values = {
+        "name": name,
+        "title": title or name,
+        "summary": f"imported from {folder.name}/",
+        "source": "jsonl",
+        "options": options,
+        "propensity": None if propensity is None else dict(zip("ab", propensity, strict=True)),
+    }
+    try:
+        draft = DatasetCard.model_validate(values)
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, f"dataset {name}"))) from error
+    _refuse_taken(draft, folder, card_path, overwrite)
+    prepared, manifest = prepare(draft, folder)
+    # a figure of zero is left out, because a card has positive ones only
+    figures = {figure: round(value, 4) for figure in _FIGURES if (value := manifest["statistics"][figure])}
+    measured = {"statistics": figures, "pin": {"digest": manifest["digest"]}, "notes": _overlap(prepared)}
+    card = DatasetCard.model_validate({**draft.model_dump(), **measured})
+    text = io.StringIO()
+    YAML(pure=True).dump(card.model_dump(mode="json", exclude={"name"}, exclude_defaults=True), text)
+    try:
+        with locked(raw_folder(card)), _copied(folder, manifest["fingerprint"]["files"], raw_folder(card)):
+            write_text(card_path, text.getvalue())
+    except OSError as error:
+        raise UserError(f"{folder} cannot be copied into {home()}: {error.strerror or error}") from error
+    read_card.cache_clear()
+    return card
+
+
+def _refuse_taken(card: DatasetCard, folder: Path, card_path: Path, overwrite: bool) -> None:
+    taken = card_paths().get(card.name)
+    if taken is not None and taken != card_path:
+        raise UserError(f"{card.name} is the name of a dataset that comes with the harness; take another name")
+    occupied = raw_folder(card).exists() and raw_folder(card).resolve() != folder.resolve()
+    if (taken is not None or occupied) and not overwrite:
+        place = taken or raw_folder(card)
+        raise UserError(f"there is a dataset {card.name} already ({place}); take another name, or --overwrite it")
+
+
+def _overlap(prepared: Path) -> list[str]:
+    """A note on test texts that also stand in train, if there are any."""
+    train, test = (Texts.load(prepared, f"{split}.text") for split in ("train", "test"))
+    of_train, of_test = equal_rows(train, scan_rows(train), test, scan_rows(test))
+    if not len(of_test):
+        return []
+    first = f"first: test row {of_test[0]} equals train row {of_train[0]}, counted from 0"
+    return [f"{len(of_test):,} of {len(test):,} test texts also stand in train ({first})"]
+
+
+@contextmanager
+def _copied(folder: Path, files: list[list[Any]], target: Path) -> Iterator[None]:
+    """Copies files into place for the block; if the block fails, everything is as it was before.
+
+    Args:
+        folder: Where the files are; if it is `target` itself there is nothing to copy.
+        files: [name, size, ...] of each file, as it was when the folder was prepared.
+        target: Where they go; what was there before is replaced.
+    """
+    if folder.resolve() == target.resolve():
+        yield
+        return
+    # no dataset's name has an equals sign, so a leftover of a killed process is known as one
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}=", dir=target.parent))
+    new, old, placed = scratch / "new", scratch / "old", False
+    try:
+        new.mkdir()
+        for name, size, *_ in files:
+            shutil.copy2(folder / name, new / name)
+            if (new / name).stat().st_size != size:
+                raise UserError(f"{folder / name} changed while it was imported; import again")
+        if target.exists():
+            target.rename(old)
+        new.rename(target)
+        placed = True
+        yield
+    except BaseException:
+        if placed:
+            shutil.rmtree(target)
+        if old.exists():
+            old.rename(target)
+        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

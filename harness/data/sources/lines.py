@@ -22,9 +22,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from harness.data.obtain.unpack import Limits, explosion
+from harness.data.archive import Limits, explosion
 from harness.errors import DataError
-from harness.threads import Threads
+from harness.machine.threads import Threads
 
 CHUNK_BYTES = 1 << 20
 """Small enough that the temporaries of one chunk stay in the processor's cache; 16 MB chunks parse a quarter slower."""

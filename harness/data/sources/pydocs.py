@@ -5,15 +5,29 @@
 A row is a public object whose docstring points at another one. Long text: its name as words and the docstring without
 that section. Short text, and the text of every label: name as words and first sentence. The texts belong to the authors
 of the libraries; they are read from what is installed here and stay in the workspace. Same versions, same digest.
+
+The canonical name of an object is the best of the paths that lead to it: public before private packages, the defining
+class before a class that inherits, packages around its module before others, fewer parts, fewer letters, then the
+alphabet. Two objects of a library with the same last name and the same docstring are one item: for example a bound
+method of a hidden instance. A reference is looked up in the object's class, its module, the packages around it, then as
+an absolute name, and finally as the only item of the library whose name ends so.
+
+The See Also section follows the numpydoc grammar: entries are flush left, names are separated by commas, a description
+follows a colon or is on indented lines: `name_a, package.name_b : description`. A name may carry a role, as in
+:func:`name_c`. Other lines are free text and name nothing.
 """
 
 import importlib.util
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,10 +36,241 @@ import numpy as np
 
 from harness.data.card import DatasetCard
 from harness.data.prepare import DatasetWriter
-from harness.data.sources.docnames import Names, Node
-from harness.data.sources.linked import Links, one_line, write_linked
-from harness.data.sources.seealso import plain_text, split_docstring, summary_line, words
+from harness.data.sources.links import Links, one_line, write_linked
 from harness.errors import MissingDataError, UserError, unknown_name
+
+# public by name only; what users import from it is exported elsewhere
+_PRIVATE = ("pandas.core.",)
+SHORT_FORMS = {
+    "np": "numpy",
+    "pd": "pandas",
+    "plt": "matplotlib.pyplot",
+    "nx": "networkx",
+    "sp": "scipy",
+    "emath": "numpy.lib.scimath",
+}
+# a class in a module, an accessor class in that class, a class within the accessor
+_NESTING = 3
+
+Rank = tuple[bool, bool, bool, int, int, str]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One line of `docwalk`: a module, a class or a leaf."""
+
+    kind: str
+    library: str
+    module: str | None
+    doc: str | None = None
+    members: dict[str, int] = field(default_factory=dict)
+    bases: list[int] = field(default_factory=list)
+
+
+def _rank(name: str, *, inherited: bool = False, foreign: bool = False) -> Rank:
+    return name.startswith(_PRIVATE), inherited, foreign, name.count("."), len(name), name
+
+
+class Names:
+    """Canonical names of the documented objects of a walk."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._nodes = nodes
+        self._modules = {node.module: node for node in nodes if node.kind == "module" and node.module}
+        self._best: dict[int, Rank] = {}
+        self._endings: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
+        self._name_module_members()
+        for _ in range(_NESTING):
+            self._name_class_members()
+        self.items = self._merge()
+        """Canonical name of every documented node that has one; equal names mean one item."""
+        for number, rank in self._best.items():
+            self._note_ending(rank[-1], number)
+
+    def resolve(self, reference: str, number: int) -> str | None:
+        """The item that a docstring of node `number` means by `reference`; None if there is none or several.
+
+        A place that leads back to the object itself is passed over as long as another one is left.
+        """
+        own, node = self.items[number], self._nodes[number]
+        itself = None
+        for name in self._readings(reference, own, node):
+            found = self.items.get(self._lookup(name))
+            if found is not None and found != own:
+                return found
+            itself = itself or found
+        candidates = self._endings.get((node.library, reference.rpartition(".")[2]), set())
+        ends = {self.items.get(other) for name, other in candidates if name.endswith(f".{reference}")} - {None, own}
+        return ends.pop() if len(ends) == 1 else itself
+
+    def _readings(self, reference: str, own: str, node: Node) -> Iterator[str]:
+        """Absolute names that the reference may stand for, nearest place first."""
+        around = list(_prefixes(own))
+        for place in around:
+            if place not in self._modules:
+                yield f"{place}.{reference}"
+        for place in _prefixes(node.module or ""):
+            yield f"{place}.{reference}"
+        for place in around:
+            if place in self._modules:
+                yield f"{place}.{reference}"
+        head, dot, rest = reference.partition(".")
+        yield reference
+        if head in SHORT_FORMS:
+            yield SHORT_FORMS[head] + dot + rest
+
+    def _lookup(self, name: str) -> int:
+        """The node at an absolute dotted name, the longest module in it first; -1 if there is none."""
+        parts = name.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            container: Node | None = self._modules.get(".".join(parts[:cut]))
+            number = None
+            for part in parts[cut:]:
+                number = self._member(container, part) if container is not None else None
+                container = self._nodes[number] if number is not None else None
+            if number is not None:
+                return number
+        return -1
+
+    def _member(self, container: Node, name: str) -> int | None:
+        for holder in (container, *(self._nodes[base] for base in container.bases)):
+            if name in holder.members:
+                return holder.members[name]
+        return None
+
+    def _name_module_members(self) -> None:
+        for node in self._modules.values():
+            for name, number in node.members.items():
+                member = self._nodes[number]
+                if member.library == node.library:
+                    foreign = member.module is not None and not f"{member.module}.".startswith(f"{node.module}.")
+                    self._offer(number, _rank(f"{node.module}.{name}", foreign=foreign))
+                    self._note_ending(f"{node.module}.{name}", number)
+
+    def _name_class_members(self) -> None:
+        """Offers names to the members of every class that has one itself, at the time of the call."""
+        for number, rank in list(self._best.items()):
+            cls = self._nodes[number]
+            _, _, foreign, *_, path = rank
+            for name, member in cls.members.items():
+                self._offer(member, _rank(f"{path}.{name}", foreign=foreign))
+            for base in cls.bases:
+                if base in self._best and not self._best[base][0]:
+                    continue
+                for name, member in self._nodes[base].members.items():
+                    if self._member(cls, name) == member:
+                        self._offer(member, _rank(f"{path}.{name}", inherited=True, foreign=foreign))
+
+    def _offer(self, number: int, rank: Rank) -> None:
+        if number not in self._best or rank < self._best[number]:
+            self._best[number] = rank
+
+    def _note_ending(self, name: str, number: int) -> None:
+        self._endings[self._nodes[number].library, name.rpartition(".")[2]].add((name, number))
+
+    def _merge(self) -> dict[int, str]:
+        """Canonical names, shared by nodes whose library, last name and docstring are equal."""
+        alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for number, rank in self._best.items():
+            node = self._nodes[number]
+            # some versions of Python strip the indentation of docstrings, others keep it
+            doc = " ".join((node.doc or "").split())
+            if doc:
+                alike[node.library, rank[-1].rpartition(".")[2], doc].append(number)
+        items: dict[int, str] = {}
+        for numbers in alike.values():
+            best = min(self._best[number] for number in numbers)[-1]
+            items.update(dict.fromkeys(numbers, best))
+        return items
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """`a.b.c` -> a.b.c, a.b, a."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+_UNDERLINE = re.compile(r"\s*([-=~])\1{2,}\s*")
+_SEE_ALSO = re.compile(r"\s*see also:?\s*", re.IGNORECASE)
+
+_ROLE = r"(?::[\w:.+-]+:)?"
+_QUOTED = r"`{1,2}(?:[^`<>]*<)?[~!.]*([A-Za-z_][\w.]*)(?:\(\))?>?`{1,2}"
+_PLAIN = r"~?([A-Za-z_][\w.]*)(?:\(\))?"
+_NAME = re.compile(rf"{_ROLE}{_QUOTED}|{_PLAIN}")
+_ENTRY = re.compile(
+    rf"((?:{_ROLE}{_QUOTED}|{_PLAIN})(?:\s*,\s*(?:{_ROLE}{_QUOTED}|{_PLAIN}))*)\s*,?\.?\s*(?::(?:\s.*)?)?"
+)
+
+_SIGNATURE = re.compile(r"[\w.]+\(.*\)(?:\s*->.*)?", re.DOTALL)
+_DOCTEST = re.compile(r"^[ \t]*>>>.*(?:\n[ \t]*\S.*)*", re.MULTILINE)
+_ROLE_MARKUP = re.compile(r":[\w:.+-]+:`(?:[^`<>]*<)?[~!]?([^`<>]*)>?`")
+_DIRECTIVE = re.compile(r"^[ \t]*\.\. [\w-]+::|\[[\w#*]+\]_", re.MULTILINE)
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_][\w)\]'\"])(?<!e\.g)(?<!i\.e)(?<!cf)(?<!vs)\.\s+(?=[A-Z])")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def split_docstring(doc: str) -> tuple[list[str], str]:
+    """(names in the See Also sections, docstring without those sections), each name once, in order of appearance."""
+    names: dict[str, None] = {}
+    kept: list[str] = []
+    for heading, lines in sections(doc):
+        if _SEE_ALSO.fullmatch(heading):
+            names.update(dict.fromkeys(_entries(lines)))
+        else:
+            kept += [heading, *lines]
+    return list(names), "\n".join(kept).strip()
+
+
+def sections(doc: str) -> list[tuple[str, list[str]]]:
+    """(heading, lines) of a docstring; the text before the first heading has an empty one, underlines are dropped."""
+    found: list[tuple[str, list[str]]] = [("", [])]
+    lines = inspect.cleandoc(doc).split("\n")
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.strip() and _UNDERLINE.fullmatch(following) and not _UNDERLINE.fullmatch(line):
+            found.append((line, []))
+        elif not _UNDERLINE.fullmatch(line):
+            found[-1][1].append(line)
+    return found
+
+
+def _entries(lines: list[str]) -> list[str]:
+    names: list[str] = []
+    for line in textwrap.dedent("\n".join(lines)).split("\n"):
+        entry = _ENTRY.fullmatch(re.sub(r"^[*-] +", "", line))
+        if entry:
+            names += [quoted or plain for quoted, plain in _NAME.findall(entry[1])]
+    return [name.rstrip(".") for name in names]
+
+
+def plain_text(doc: str, libraries: Iterable[str] = ()) -> str:
+    """A docstring as one line of text.
+
+    Doctest blocks go (their output varies), so do a signature line and markup. Absolute names such as `numpy.dot` of
+    the given libraries go too: they are the ids of labels, and a text must not spell out its answer.
+    """
+    text = _DIRECTIVE.sub("", _ROLE_MARKUP.sub(r"\1", _without_signature(_DOCTEST.sub("", doc)))).replace("`", "")
+    roots = "|".join(re.escape(library) for library in (*libraries, *SHORT_FORMS))
+    return one_line(re.sub(rf"[~!]?(?<![\w./])(?:{roots})(?:\.[A-Za-z_]\w*)+(?:\(\))?", "", text))
+
+
+def summary_line(doc: str, libraries: Iterable[str] = ()) -> str:
+    """The first sentence of a docstring, behind a signature line if there is one."""
+    text = _without_signature(split_docstring(doc)[1])
+    first = plain_text(_SENTENCE_END.split(text.split("\n\n", 1)[0], maxsplit=1)[0], libraries)
+    return first.rstrip(". ")
+
+
+def _without_signature(doc: str) -> str:
+    """Objects written in C carry their signature as a first paragraph of its own."""
+    first, _, rest = doc.strip().partition("\n\n")
+    return rest.strip() if rest.strip() and _SIGNATURE.fullmatch(first.strip()) else doc.strip()
+
+
+def words(name: str) -> str:
+    """A dotted name as words: `sklearn.svm.LinearSVC.fit_intercept` -> `sklearn svm Linear SVC fit intercept`."""
+    return _CAMEL.sub(" ", name.replace(".", " ").replace("_", " ")).strip()
+
 
 BUILDER = 1
 """Bumped whenever the same libraries would give other rows, labels or texts."""

@@ -6,25 +6,33 @@ Layouts, each plain or gzip, upper or lower case:
     Yf.txt   trn.json tst.json                           the same, label names in lines of the form number->name
     Y.txt trn_X.txt tst_X.txt trn_X_Y.txt tst_X_Y.txt    one text per line, labels in sparse files beside or above them
 
+A line of trn.json is {"uid": .., "title": .., "content": .., "target_ind": [labels], "target_rel": [relevances]}.
 Filter files are looked for under both of their published names. The folder may be the dataset's own, one folder inside
 it, or a `raw` or `raw_data` folder inside that.
+
+Text is UTF-8. A JSON line that is not is refused; a plain text file that is not is read as latin-1 with a warning,
+because published tools write that. NUL characters become spaces. A row's labels are sorted, and a repeated label is
+kept once. Oddities are collected in `warnings`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.data.card import DatasetCard
+from harness.data.pattern import PatternBuilder
 from harness.data.prepare import DatasetWriter
-from harness.data.sources.documents import json_documents, label_names, label_texts, line_documents, targets, warn
-from harness.data.sources.pattern import PatternBuilder
+from harness.data.ragged import RaggedWriter
+from harness.data.sources.lines import JsonRows, json_chunks, line_chunks
 from harness.data.sources.sparse_text import read_filter, read_labels
 from harness.errors import DataError, MissingDataError
+from harness.io.progress import progress
 
 SPLITS = ("train", "test")
 _TEXTS = {
@@ -52,11 +60,11 @@ class RepositorySource:
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
         """Relative name, size and modification time of every file that is read."""
-        return {"files": file_facts(_located(card, raw).files.values(), raw)}
+        return {"files": file_facts(_require_files(card, raw).files.values(), raw)}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
         """Streams texts, labels and filters into the prepared folder."""
-        found = _located(card, raw)
+        found = _require_files(card, raw)
         warnings: list[str] = []
         write = _write_json if found.layout == "json" else _write_text
         for split, matrix in write(card, found.files, writer, warnings):
@@ -77,14 +85,16 @@ def _write_json(
     card: DatasetCard, files: dict[str, Path], writer: DatasetWriter, warnings: list[str]
 ) -> Iterator[tuple[str, csr_array]]:
     """Writes all texts; yields the label matrix of each split."""
-    labels, path = 0, files["labels"]
-    with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
-        named = path.name.lower().startswith(_LABEL_NAMES.lower())
-        chunks = label_names(path, texts, warnings) if named else label_texts(path, card.text, texts, warnings)
-        for uids in chunks:
-            ids.extend_strings(uids)
-            labels += len(uids)
-    _refuse_no_rows(path, labels)
+    path = files["labels"]
+    if path.name.lower().startswith(_LABEL_NAMES.lower()):
+        labels = _write_numbered_labels(path, writer, warnings, named=True)
+    else:
+        labels = 0
+        with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
+            for _, uids in json_documents(path, card.text, texts, warnings):
+                ids.extend_strings(uids)
+                labels += len(uids)
+        _require_rows(path, labels)
     for split in SPLITS:
         builder, repeats = PatternBuilder(labels), 0
         with writer.texts(f"{split}.text") as texts:
@@ -92,21 +102,18 @@ def _write_json(
                 repeats += builder.extend(*targets(rows, labels))
         warn(warnings, files[split], repeats, "labels repeated within a row, kept once")
         matrix = builder.finish()
-        _refuse_no_rows(files[split], matrix.shape[0])
+        _require_rows(files[split], matrix.shape[0])
         yield split, matrix
 
 
 def _write_text(
     card: DatasetCard, files: dict[str, Path], writer: DatasetWriter, warnings: list[str]
 ) -> Iterator[tuple[str, csr_array]]:
-    """Writes all texts, label ids being line numbers from 0; yields the label matrix of each split."""
-    labels = line_documents(files["labels"], partial(writer.texts, "labels.text"), warnings)
-    _refuse_no_rows(files["labels"], labels)
-    with writer.texts("labels.id") as ids:
-        ids.extend_strings(list(map(str, range(labels))))
+    """Writes all texts; yields the label matrix of each split."""
+    labels = _write_numbered_labels(files["labels"], writer, warnings)
     for split in SPLITS:
         rows = line_documents(files[split], partial(writer.texts, f"{split}.text"), warnings)
-        _refuse_no_rows(files[split], rows)
+        _require_rows(files[split], rows)
         path = files[f"{split}.labels"]
         matrix = read_labels(path)
         for name, count, what, promised in (
@@ -118,7 +125,16 @@ def _write_text(
         yield split, matrix
 
 
-def _refuse_no_rows(path: Path, rows: int) -> None:
+def _write_numbered_labels(path: Path, writer: DatasetWriter, warnings: list[str], *, named: bool = False) -> int:
+    """Writes label texts, one a line, with line numbers from 0 as ids; returns how many labels there are."""
+    labels = line_documents(path, partial(writer.texts, "labels.text"), warnings, named=named)
+    _require_rows(path, labels)
+    with writer.texts("labels.id") as ids:
+        ids.extend_strings(list(map(str, range(labels))))
+    return labels
+
+
+def _require_rows(path: Path, rows: int) -> None:
     if not rows:
         raise DataError("the file is empty", path)
 
@@ -128,7 +144,7 @@ def file_facts(paths: Iterable[Path], raw: Path) -> list[list[str | int]]:
     return sorted([path.relative_to(raw).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in paths)
 
 
-def _located(card: DatasetCard, raw: Path) -> RawFiles:
+def _require_files(card: DatasetCard, raw: Path) -> RawFiles:
     found = find_files(raw)
     if found is None:
         raise MissingDataError(missing_message(card, raw))
@@ -154,17 +170,15 @@ def find_files(raw: Path) -> RawFiles | None:
 
 def _folders(raw: Path) -> Iterator[Path]:
     """Folders that may hold the texts, nearest first."""
+
+    def inside(folder: Path) -> list[Path]:
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [path for path in paths if path.is_dir() and not path.name.startswith((".", "__"))]
+
     yield raw
-    inner = _subfolders(raw)
-    yield from inner
-    for folder in inner:
-        yield from (path for path in _subfolders(folder) if path.name.lower() in ("raw", "raw_data"))
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
+    yield from inside(raw)
+    for folder in inside(raw):
+        yield from (path for path in inside(folder) if path.name.lower() in ("raw", "raw_data"))
 
 
 def _find(folders: list[Path], *names: str) -> Path | None:
@@ -186,8 +200,7 @@ def missing_message(card: DatasetCard, raw: Path, *, links: bool = True) -> str:
     counts = {"train rows": card.statistics.train, "test rows": card.statistics.test, "labels": card.statistics.labels}
     sizes = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     text_names = [*_TEXTS["text"].values(), *_LABELS.values()]
-    filter_names = [name for names in _FILTERS.values() for name in names]
-    wanted = [*_TEXTS["json"].values(), *text_names, *filter_names]
+    wanted = [*_TEXTS["json"].values(), *text_names, *(name for names in _FILTERS.values() for name in names)]
     there = sorted({path.name for name in wanted if (path := _find(list(_folders(raw)), name))})
     lines = [
         f"{card.name} is not on this machine: {card.title}" + (f" ({sizes})" if sizes else ""),
@@ -196,21 +209,165 @@ def missing_message(card: DatasetCard, raw: Path, *, links: bool = True) -> str:
         f"  {', '.join(text_names)}   (one text per line, and sparse label files)",
         f"and beside them {' and '.join(names[0] for names in _FILTERS.values())}.",
         f"Found so far: {', '.join(there) or 'none of them'}.",
-        *_where_from(card, links),
-        f"Afterwards: python -m harness data check {card.name}",
-        "Without a download: lf-pydocstitles works at once, lf-debiantitles on a Debian machine.",
     ]
+    if card.obtain:
+        lines += ["How to obtain them:", *(f"  {line}" for line in card.obtain.strip().splitlines())]
+    if card.downloads and links:
+        lines += ["Published links:", *(f"  {link.url}  {link.contains}".rstrip() for link in card.downloads)]
+        lines.append(f"To try them: python -m harness data fetch {card.name}")
+    if not card.obtain and not card.downloads:
+        lines.append("A folder of texts of your own has train.jsonl, test.jsonl and labels.jsonl instead:")
+        lines.append("  python -m harness data import FOLDER --name NAME")
+    lines.append(f"Afterwards: python -m harness data check {card.name}")
+    lines.append("Without a download: lf-pydocstitles works at once, lf-debiantitles on a Debian machine.")
     return "\n".join(lines)
 
 
-def _where_from(card: DatasetCard, links: bool) -> Iterator[str]:
-    if card.obtain:
-        yield "How to obtain them:"
-        yield from (f"  {line}" for line in card.obtain.strip().splitlines())
-    if card.downloads and links:
-        yield "Published links:"
-        yield from (f"  {link.url}  {link.contains}".rstrip() for link in card.downloads)
-        yield f"To try them: python -m harness data fetch {card.name}"
-    if not card.obtain and not card.downloads:
-        yield "A folder of texts of your own has train.jsonl, test.jsonl and labels.jsonl instead:"
-        yield "  python -m harness data import FOLDER --name NAME"
+Recipe = Literal["title", "title+content"]
+
+
+def json_documents(
+    path: Path, recipe: Recipe, column: RaggedWriter, warnings: list[str]
+) -> Iterator[tuple[JsonRows, list[str]]]:
+    """Writes the text of every row into `column`; yields the rows of each chunk with their uids.
+
+    Rows that share a uid are refused once the whole file is read.
+    """
+    hashes, empty = [np.zeros(0, np.int64)], 0
+    with progress(f"reading {path.name}") as advance:
+        for rows in json_chunks(path):
+            texts = plain_texts(_texts(rows, recipe))
+            empty += count_empty(texts)
+            column.extend_strings(texts)
+            uids = list(map(str, rows.column("uid", str, int)))
+            hashes.append(np.fromiter(map(hash, uids), np.int64, len(uids)))
+            yield rows, uids
+            advance(len(rows))
+    _refuse_repeated_uid(path, np.concatenate(hashes))
+    warn(warnings, path, empty, "empty texts")
+
+
+def _texts(rows: JsonRows, recipe: Recipe) -> list[str]:
+    titles: list[str] = rows.column("title", str)
+    if recipe == "title":
+        return titles
+    contents: list[str] = rows.column("content", str, default="")
+    return [
+        f"{title} {content}" if title and content else title or content
+        for title, content in zip(titles, contents, strict=True)
+    ]
+
+
+def plain_texts(texts: list[str]) -> list[str]:
+    """Texts without NUL characters, which become spaces: tokenisers and terminals disagree about them."""
+    return [text.replace("\0", " ") for text in texts] if any("\0" in text for text in texts) else texts
+
+
+def count_empty(texts: list[str]) -> int:
+    """How many texts hold nothing, or white space only."""
+    return texts.count("") + sum(map(str.isspace, texts))
+
+
+def _refuse_repeated_uid(path: Path, hashes: NDArray[np.int64]) -> None:
+    """Eight bytes a row while reading; the uids themselves are compared only if two hashes are equal."""
+    hashes.sort()
+    if (hashes[1:] != hashes[:-1]).all():
+        return
+    line_of: dict[str, int] = {}
+    for rows in json_chunks(path):
+        for line, uid in enumerate(map(str, rows.column("uid", str, int)), rows.first):
+            if uid in line_of:
+                raise DataError(f"uid {uid!r} appears on line {line_of[uid]} already", path, line)
+            line_of[uid] = line
+
+
+def targets(rows: JsonRows, labels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positive labels of a chunk: how many each row has [rows], and all of them [pairs]; zero relevance is dropped."""
+    lengths, items = rows.lists("target_ind", int)
+    if items and not (0 <= min(items) and max(items) < labels):
+        row, label = _first(rows, "target_ind", lambda item: not 0 <= item < labels)
+        raise rows.fault(row, f"label {label} in `target_ind` is out of range: there are {labels:,}, counted from 0")
+    indices = np.array(items, np.int64)
+    if not any("target_rel" in row for row in rows.rows):
+        return lengths, indices
+    relevance_lengths, values = rows.lists("target_rel", int, float)
+    if (lengths != relevance_lengths).any():
+        row = int(np.flatnonzero(lengths != relevance_lengths)[0])
+        raise rows.fault(
+            row, f"{lengths[row]} labels in `target_ind` but {relevance_lengths[row]} values in `target_rel`"
+        )
+    relevances = np.array(values, np.float64)
+    if (relevances < 0).any():
+        row, value = _first(rows, "target_rel", lambda item: item < 0)
+        raise rows.fault(row, f"`target_rel` holds {value}; a relevance cannot be negative")
+    positive = relevances > 0
+    before = np.concatenate([[0], np.cumsum(positive)])
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    return np.diff(before[bounds]), indices[positive]
+
+
+def _first(rows: JsonRows, key: str, wrong: Callable[[float], bool]) -> tuple[int, float]:
+    return next((i, item) for i, row in enumerate(rows.rows) for item in row[key] if wrong(item))
+
+
+def line_documents(
+    path: Path, open_column: Callable[[], RaggedWriter], warnings: list[str], *, named: bool = False
+) -> int:
+    """Writes every line of a text file as one document; returns how many there are.
+
+    Args:
+        path: The file.
+        open_column: Starts the column afresh: it is called again if the file turns out not to be UTF-8.
+        warnings: What is odd about the file is added here.
+        named: Whether lines have the form `number->name`, of which the name is written.
+    """
+    try:
+        return _copy_lines(path, open_column(), "utf-8", warnings, named)
+    except UnicodeDecodeError as error:
+        warnings.append(f"{path.name}: read as latin-1, because {error.reason} is not UTF-8")
+        return _copy_lines(path, open_column(), "latin-1", warnings, named)
+
+
+def _copy_lines(path: Path, column: RaggedWriter, encoding: str, warnings: list[str], named: bool) -> int:
+    total = empty = 0
+    with column, progress(f"reading {path.name}") as advance:
+        for first, chunk in line_chunks(path):
+            try:
+                text = chunk.decode(encoding).encode() if encoding != "utf-8" or not chunk.isascii() else chunk
+            except UnicodeDecodeError as error:
+                error.reason = f"line {first + chunk.count(10, 0, error.start)}"
+                raise
+            if named:
+                text = _names(text, path, first)
+            lengths, blank = _append_lines(column, text.replace(b"\0", b" ").replace(b"\r\n", b"\n"))
+            total += len(lengths)
+            empty += blank
+            advance(len(lengths))
+    warn(warnings, path, empty, "empty texts")
+    return total
+
+
+def _names(chunk: bytes, path: Path, first: int) -> bytes:
+    """Lines `number->name` without their numbers."""
+    lines = chunk.decode().split("\n")[:-1]
+    for number, line in enumerate(lines, first):
+        if "->" not in line:
+            raise DataError("expected number->name", path, number)
+    return "".join(line.partition("->")[2].strip() + "\n" for line in lines).encode()
+
+
+def _append_lines(column: RaggedWriter, text: bytes) -> tuple[NDArray[np.int64], int]:
+    """Appends whole lines; returns their lengths and how many hold white space only."""
+    values = np.frombuffer(text, np.uint8)
+    newline = values == ord("\n")
+    ends = np.flatnonzero(newline)
+    lengths = np.diff(ends, prepend=-1) - 1
+    column.extend(values[~newline], lengths)
+    visible = np.concatenate([[0], np.cumsum(values > ord(" "))])[ends]
+    return lengths, int((np.diff(visible, prepend=0) == 0).sum())
+
+
+def warn(warnings: list[str], path: Path, count: int, what: str) -> None:
+    """Notes something odd about a file, if there was any of it."""
+    if count:
+        warnings.append(f"{path.name}: {count:,} {what}")

@@ -5,39 +5,29 @@ Two header styles, told apart by the first line:
     rows labels             then per row `label:relevance label:relevance ...`, labels from 0, an empty line = no labels
     rows features labels    then per row `label,label feature:value ...`; a row without labels begins with a space
 
-A label is positive if its relevance is above zero. A zero is as good as not written, and less than zero is an error.
-Labels out of order are sorted. A label twice in a row, or a number against the header, is an error at its line, be it a
+A label is positive if its relevance is above zero; zero means absent, and a negative relevance is an error. Labels out
+of order are sorted. A label twice in a row, or a number that contradicts the header, is an error at its line, even a
 label of relevance zero or a feature. Empty lines after the last row are ignored. Values of features are not read.
 
-A chunk is parsed as one byte array. If anything in it is unusual, the line-by-line reader takes over, which defines the
-format and finds the fault.
+A chunk is parsed whole, by pyarrow's reader of CSV: white space becomes newlines, so that every word is a line of it.
+If anything in the chunk is unusual, the line-by-line reader takes over, which defines the format and finds the fault.
 """
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from harness.data.sources.byte_words import (
-    COLON,
-    COMMA,
-    DIGIT,
-    DOT,
-    MOST_DIGITS,
-    OTHER,
-    SIGN,
-    SPACE,
-    ZERO,
-    ByteWords,
-    Places,
-)
+from harness.data.pattern import MOST_LABELS, PatternBuilder, from_pairs
 from harness.data.sources.lines import line_chunks
-from harness.data.sources.pattern import MOST_LABELS, PatternBuilder, from_pairs
 from harness.errors import DataError
+
+MOST_DIGITS = 18
+"""Decimal numbers of up to 18 digits fit int64."""
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -62,7 +52,10 @@ def read_labels(path: Path) -> csr_array:
             header, first = _parse_header(line, path), 2
             builder = PatternBuilder(header.labels)
         chunk = _only_promised_rows(chunk, header.rows - seen, path, first, header)
-        lengths, labels = _parse_chunk(chunk, header, path, first)
+        if not chunk:
+            continue
+        rows = _fast_pairs(chunk, header) if header.features is None else _fast_label_lists(chunk, header)
+        lengths, labels = rows or _read_slowly(chunk, header, path, first)
         if builder.extend(lengths, labels):
             _read_slowly(chunk, header, path, first)
             raise AssertionError("the line-by-line reader refuses a repeated label")
@@ -81,17 +74,20 @@ def read_filter(path: Path, rows: int, labels: int) -> csr_array:
     """
     pairs = [np.zeros((0, 2), np.int64)]
     for first, chunk in line_chunks(path):
-        fast = _fast_filter(ByteWords(chunk))
-        if fast is None or (fast >= (rows, labels)).any():
-            fast = _filter_slowly(chunk, (rows, labels), path, first)
-        pairs.append(fast)
+        words = _columns(chunk, max(rows, labels))
+        if words is None or not np.isin(_words_per_line(chunk), (0, 2)).all():
+            pairs.append(_filter_slowly(chunk, (rows, labels), path, first))
+            continue
+        pairs.append(words["number"].reshape(-1, 2).astype(np.int64))
+        if (pairs[-1] >= (rows, labels)).any():
+            _filter_slowly(chunk, (rows, labels), path, first)
     all_pairs = np.concatenate(pairs)
     return from_pairs(all_pairs[:, 0], all_pairs[:, 1], (rows, labels))
 
 
 def _parse_header(line: bytes, path: Path) -> _Header:
     numbers = line.split()
-    if len(numbers) not in (2, 3) or not all(_is_index(number) for number in numbers):
+    if len(numbers) not in (2, 3) or not all(word.isdigit() and len(word) <= MOST_DIGITS for word in numbers):
         raise DataError(
             f"the first line must be `rows labels` or `rows features labels`, not {_shown(line.strip())}", path, 1
         )
@@ -113,94 +109,75 @@ def _only_promised_rows(chunk: bytes, rows_left: int, path: Path, first: int, he
     return chunk[:cut]
 
 
-def _parse_chunk(chunk: bytes, header: _Header, path: Path, first: int) -> Rows:
-    if not chunk:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    fast = _fast_pairs if header.features is None else _fast_label_lists
-    rows = fast(ByteWords(chunk), header)
-    return _read_slowly(chunk, header, path, first) if rows is None else rows
-
-
 # The fast path: functions of one chunk; None means "something unusual here".
 
 
-def _fast_pairs(chunk: ByteWords, header: _Header) -> Rows | None:
+def _fast_pairs(chunk: bytes, header: _Header) -> Rows | None:
     """Rows of `label:relevance` words."""
-    words = _numbered_words(chunk, chunk.kinds, header.labels)
-    positive = None if words is None else _is_positive(chunk, words.colons + 1, words.ends)
-    if words is None or positive is None:
+    words = _columns(chunk, header.labels, paired=True)
+    if words is None or not (words["value"] >= 0).all():
         return None
-    return chunk.words_per_line(words.starts[positive]), words.numbers[positive]
+    rows, labels, positive = _words_per_line(chunk), words["number"].astype(np.int64), words["value"] > 0
+    if positive.all():
+        return rows, labels
+    lengths = np.bincount(np.repeat(np.arange(len(rows)), rows)[positive], minlength=len(rows))
+    return lengths, labels[positive]
 
 
-class _NumberedWords(NamedTuple):
-    starts: Places
-    colons: Places
-    ends: Places
-    numbers: NDArray[np.int64]
-    """What stands before the colon."""
-
-
-def _numbered_words(chunk: ByteWords, kinds: NDArray[np.uint8], count: int) -> _NumberedWords | None:
-    """Words of the form number:something, each number below `count`."""
-    starts, ends = chunk.words(kinds)
-    colons = np.flatnonzero(kinds == COLON)
-    if len(colons) != len(starts) or (starts >= colons).any() or (colons + 1 >= ends).any():
-        return None
-    numbers = chunk.decimal(starts, colons)
-    if numbers is None or numbers.max(initial=-1) >= count:
-        return None
-    return _NumberedWords(starts, colons, ends, numbers)
-
-
-def _is_positive(chunk: ByteWords, starts: Places, ends: Places) -> NDArray[np.bool_] | None:
-    """Whether each relevance is above zero, [words]; `1` and `0.50` by their digits, other notations as floats."""
-    within = chunk.kinds_within(starts, ends)
-    if within is None or (within & ~np.uint8(ZERO | DIGIT | DOT | SIGN)).any():
-        return None
-    if (chunk.kinds == DOT).sum() != ((within & DOT) > 0).sum():
-        return None  # two dots in one number, or one in a label
-    positive = (within & DIGIT) > 0
-    unclear = np.flatnonzero(~positive | ((within & SIGN) > 0))
-    if len(unclear):
-        relevance = chunk.floats(starts[unclear], ends[unclear])
-        if relevance is None or not (relevance >= 0).all():
-            return None
-        positive[unclear] = relevance > 0
-    return positive
-
-
-def _fast_label_lists(chunk: ByteWords, header: _Header) -> Rows | None:
+def _fast_label_lists(chunk: bytes, header: _Header) -> Rows | None:
     """Rows that begin with `label,label`; of what follows the first space only the numbers of features are read."""
-    line_starts = np.concatenate([[0], chunk.newlines[:-1] + 1])
-    spaces = np.flatnonzero(chunk.kinds == SPACE)
-    list_ends = spaces[np.searchsorted(spaces, line_starts)]
-    step = np.zeros(len(chunk.text), np.int8)
-    step[line_starts] += 1
-    step[list_ends] -= 1
-    in_list = np.cumsum(step, dtype=np.int8) > 0
-    kinds = np.where(in_list, chunk.kinds, np.uint8(SPACE))
-    commas = kinds == COMMA
-    starts, ends = chunk.words(np.where(commas, np.uint8(SPACE), kinds))
-    # n labels are joined by n - 1 commas, so `1,,2`, `,1` and `1,` have a word too few
-    if len(starts) != commas.sum() + (list_ends > line_starts).sum():
+    lists, features = re.sub(rb"[ \t\r][^\n]*", b"", chunk), re.sub(rb"\n[^ \t\r\n]+", b"\n", b"\n" + chunk)
+    spaced = lists.replace(b",", b" ")
+    labels = _columns(spaced, header.labels)
+    # n labels are joined by n - 1 commas, so `1,,2`, `,1` and `1,` have a number too few
+    if labels is None or len(labels["number"]) != lists.count(b",") + _words_per_line(lists).sum():
         return None
-    labels = chunk.decimal(starts, ends)
-    if labels is None or labels.max(initial=-1) >= header.labels:
+    if _columns(features, header.features or 0, paired=True, values=False) is None:
         return None
-    behind = np.where(in_list, np.uint8(SPACE), chunk.kinds)
-    if (behind == OTHER).any() or _numbered_words(chunk, behind, header.features or 0) is None:
-        return None
-    return chunk.words_per_line(starts), labels
+    return _words_per_line(spaced), labels["number"].astype(np.int64)
 
 
-def _fast_filter(chunk: ByteWords) -> NDArray[np.int64] | None:
-    """Pairs [pairs, 2] of `row label` lines."""
-    starts, ends = chunk.words(chunk.kinds)
-    if not np.isin(chunk.words_per_line(starts), (0, 2)).all():
+def _columns(chunk: bytes, count: int, *, paired: bool = False, values: bool = True) -> dict[str, NDArray[Any]] | None:
+    """Words as arrays [words]: the `number` of each, which must be below `count`, and the `value` behind its colon.
+
+    Args:
+        chunk: Whole lines; every word is a number, or number:value.
+        count: Larger than every number.
+        paired: Whether the words have values.
+        values: Whether to read the values.
+    """
+    import pyarrow
+    from pyarrow import csv
+
+    if chunk.translate(None, (b"0123456789:.+-eE" if paired else b"0123456789") + b" \t\r\n"):
         return None
-    numbers = chunk.decimal(starts, ends)
-    return None if numbers is None else numbers.reshape(-1, 2)
+    lines = chunk.translate(bytes.maketrans(b": \t\r", b",\n\n\n"))
+    if b",\n" in lines:
+        return None
+    names = ["number", "value"] if paired else ["number"]
+    try:
+        table = csv.read_csv(
+            pyarrow.py_buffer(lines),
+            csv.ReadOptions(use_threads=False, block_size=len(lines) + 1, column_names=names),
+            csv.ParseOptions(quote_char=False),
+            csv.ConvertOptions(
+                column_types={"number": "uint32", "value": "float64"},
+                include_columns=names if values else ["number"],
+                null_values=[],
+            ),
+        )
+    except pyarrow.ArrowInvalid:
+        return None
+    words = {name: column.to_numpy() for name, column in zip(table.column_names, table.columns, strict=True)}
+    return None if len(words["number"]) and words["number"].max() >= count else words
+
+
+def _words_per_line(chunk: bytes) -> NDArray[np.int64]:
+    """How many words each line has, [rows]."""
+    text = np.frombuffer(chunk, np.uint8)
+    solid = text > ord(" ")
+    ends = np.flatnonzero(solid[:-1] & ~solid[1:])
+    return np.diff(np.searchsorted(ends, np.flatnonzero(text == ord("\n"))), prepend=0)
 
 
 # The slow path: the format line by line. It refuses what is wrong and parses what is merely unusual.
@@ -253,7 +230,7 @@ def _label_list_of_line(line: bytes, header: _Header) -> list[int]:
 
 def _keep_new(seen: dict[int, None], label: int) -> None:
     if label in seen:
-        raise ValueError(f"label {label} stands twice in this row")
+        raise ValueError(f"label {label} appears twice in this row")
     seen[label] = None
 
 
@@ -269,10 +246,6 @@ def _filter_slowly(chunk: bytes, shape: tuple[int, int], path: Path, first: int)
         except ValueError as error:
             raise DataError(str(error), path, number) from None
     return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _is_index(word: bytes) -> bool:
-    return word.isdigit() and len(word) <= MOST_DIGITS
 
 
 def _index(word: bytes, count: int, what: str) -> int:

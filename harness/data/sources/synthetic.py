@@ -5,12 +5,12 @@ j of its text is a random signature word of its label j mod t, or with probabili
 `noise=0` every label of a row leaves at least one word in its text, and counting shared words finds it.
 
 Two kinds of labels leave words in a text without being answers; they become filter pairs: the row itself, where the row
-is an item of the label set, and in the test split the source of a pair whose reverse stands in train.
+is an item of the label set, and in the test split the source of a pair whose reverse is in train.
 
 Rows are made in chunks, each from its own random stream. Texts go straight to disk; only label pairs are kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from scipy.sparse import csr_array
 
-from harness.data.card import DatasetCard, Statistics, describe_faults, load_card
+from harness.data.card import DatasetCard, Statistics, load_card
+from harness.data.pattern import PatternBuilder
 from harness.errors import UserError, unknown_name
-from harness.files import sha256_json
-from harness.progress import progress
+from harness.io.files import sha256_json
+from harness.io.models import describe_faults
+from harness.io.progress import Advance, progress
 
 if TYPE_CHECKING:
     from harness.data.prepare import DatasetWriter
 
 GENERATOR = 1
-"""Bumped whenever the same options would give other data."""
+"""Raised whenever the same options would give other data."""
 PREFIX = "synthetic:"
 
 _STREAMS = ("popularity", "coverage", "items", "signatures", "train", "test")
@@ -56,7 +57,7 @@ class Params(BaseModel):
     zipf: Annotated[float, Field(ge=0, le=4)] = 0.8
     """Exponent of label popularity; 0 makes all labels equally frequent."""
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
-    """Number of words; 0 stands for two per label and at least 1,000."""
+    """Number of words; 0 means two per label and at least 1,000."""
     words: Annotated[float, Field(ge=1, le=10_000)] = 8.0
     """Mean number of words of a text; a row with more labels than that has one word per label."""
     signature: Annotated[int, Field(ge=1, le=100)] = 3
@@ -117,7 +118,6 @@ def synthetic_card(**options: int | float | str | bool) -> DatasetCard:
     if params == standard:
         return card
     changed = params.model_dump(exclude_defaults=True)
-    pairs = params.train * params.labels_per_row
     update: dict[str, Any] = {
         "name": f"synthetic-{sha256_json(changed)[:10]}",
         "title": PREFIX + ",".join(f"{name}={value}" for name, value in changed.items()),
@@ -127,7 +127,7 @@ def synthetic_card(**options: int | float | str | bool) -> DatasetCard:
             test=params.test,
             labels=params.labels,
             labels_per_row=params.labels_per_row,
-            rows_per_label=pairs / params.labels,
+            rows_per_label=params.train * params.labels_per_row / params.labels,
             words_per_row=max(params.words, params.mentioned("train")),
             # five standard errors of a mean over N rows whose spread is about their mean
             tolerance=min(0.9, 0.01 + 5 / params.train**0.5),
@@ -186,11 +186,11 @@ class Rows:
     counts: NDArray[np.int64]
     """Labels of each row, [rows]."""
 
-    def pairs(self, true: bool) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Label indices of the answers (or of the filter pairs), and their number in each row."""
+    def pairs(self, true: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many answers (or filter pairs) each row has [rows], and their labels [pairs]."""
         chosen = self.true == true
         row = np.repeat(np.arange(len(self.counts)), self.counts)[chosen]
-        return self.labels[chosen].astype(np.int32), np.bincount(row, minlength=len(self.counts))
+        return np.bincount(row, minlength=len(self.counts)), self.labels[chosen]
 
 
 class World:
@@ -222,12 +222,9 @@ class World:
 
     def _popular(self, stream: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Labels by popularity: the inverse distribution function of the density x^-zipf on [1, L + 1], [count]."""
-        power, top = 1 - self.params.zipf, self.params.labels + 1
+        power, top = 1 - self.params.zipf, float(self.params.labels + 1)
         uniform = stream.random(count)
-        if abs(power) < 1e-9:
-            place = top**uniform
-        else:
-            place = (1 + uniform * (float(top) ** power - 1)) ** (1 / power)
+        place = top**uniform if abs(power) < 1e-9 else (1 + uniform * (top**power - 1)) ** (1 / power)
         rank = np.minimum(place.astype(np.int64) - 1, self.params.labels - 1)
         return self._label_of_rank[rank].astype(np.int64)
 
@@ -331,19 +328,13 @@ class SyntheticSource:
         params = read_params(card.options)
         world = World(params)
         with progress(f"generating {card.name}", params.train + params.test + params.labels) as advance:
-            for count in _write_labels(world, writer):
-                advance(count)
-            for split in ("train", "test"):
-                for count in _write_split(world, split, writer):
-                    advance(count)
-        return {
-            "generator": GENERATOR,
-            "params": params.model_dump(),
-            "versions": {"numpy": np.__version__},
-        }
+            _write_labels(world, writer, advance)
+            _write_split(world, "train", writer, advance)
+            _write_split(world, "test", writer, advance)
+        return {"generator": GENERATOR, "params": params.model_dump(), "versions": {"numpy": np.__version__}}
 
 
-def _write_labels(world: World, writer: "DatasetWriter") -> Iterator[int]:
+def _write_labels(world: World, writer: "DatasetWriter", advance: Advance) -> None:
     labels = world.params.labels
     places = 10 ** np.arange(len(str(labels - 1)) - 1, -1, -1, dtype=np.int64)
     with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
@@ -353,27 +344,18 @@ def _write_labels(world: World, writer: "DatasetWriter") -> Iterator[int]:
             texts.extend(text, np.full(len(text), text.shape[1]))
             digits = np.arange(start, stop)[:, None] // places % 10 + ord("0")
             ids.extend(digits.astype(np.uint8), np.full(len(text), len(places)))
-            yield stop - start
+            advance(stop - start)
 
 
-def _write_split(world: World, split: Split, writer: "DatasetWriter") -> Iterator[int]:
+def _write_split(world: World, split: Split, writer: "DatasetWriter", advance: Advance) -> None:
     size = world.params.train if split == "train" else world.params.test
-    answers: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
-    filtered: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
+    answers, filtered = PatternBuilder(world.params.labels), PatternBuilder(world.params.labels)
     with writer.texts(f"{split}.text") as column:
         for chunk in range(-(-size // world.params.rows_per_chunk)):
             rows, stream = world.rows(split, chunk)
             column.extend(*world.texts(split, rows, stream))
-            answers.append(rows.pairs(true=True))
-            filtered.append(rows.pairs(true=False))
-            yield len(rows.counts)
-    writer.matrix(f"{split}.labels", _joined(answers, world.params.labels))
-    writer.matrix(f"{split}.filter", _joined(filtered, world.params.labels))
-
-
-def _joined(chunks: list[tuple[NDArray[np.int32], NDArray[np.int64]]], labels: int) -> csr_array:
-    """Chunks of (label indices, counts per row) as one [rows, L] pattern; empties the list to halve the peak."""
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate([counts for _, counts in chunks]))])
-    indices = np.concatenate([indices for indices, _ in chunks])
-    chunks.clear()
-    return csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(indptr) - 1, labels))
+            answers.extend(*rows.pairs(true=True))
+            filtered.extend(*rows.pairs(true=False))
+            advance(len(rows.counts))
+    writer.matrix(f"{split}.labels", answers.finish())
+    writer.matrix(f"{split}.filter", filtered.finish())

@@ -6,33 +6,36 @@
                 r0-000.js         predictions of one run for the same rows: ids and scores
                 labels-000.js     text, number of train rows and bin of every label
                 r0-hits.js        one character per row: which of its first five predictions are true
-                truth-counts.js   true labels per row
 
 They hold texts of other people, so they are made where they are looked at and stay out of the repository. The same
 runs give the same bytes. `build` is a hash of all that is shown of a dataset, in the manifest too: a page that was
 opened before the files were made anew does not mix the two.
 """
 
+import hashlib
+import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.data.prepare import prepared_folders
 from harness.errors import UserError
-from harness.progress import progress
-from harness.record import RunRecord
-from harness.report.explorer.chosen import Shown, choose, find_runs, require_folders
-from harness.report.explorer.placing import replaced
-from harness.report.explorer.predictions import HIT_BITS, Predictions, read_predictions
-from harness.report.explorer.prepared import Prepared, open_prepared, prepared_folders
-from harness.report.explorer.scripts import as_json, call
-from harness.report.explorer.writing import write_dataset
+from harness.io.files import home, locked, whole_folder
+from harness.io.progress import progress
+from harness.report.explorer.predictions import HIT_BITS, Predictions, Prepared, open_prepared, read_predictions
+from harness.report.explorer.selection import Shown, choose, find_runs
+from harness.report.explorer.shards import as_json, call, write_dataset
+from harness.runs.record import RunRecord
 
 __all__ = ["ExplorerFacts", "build_explorer"]
 
 VERSION = 2
 """Of the files; the page shows those of its own version and no others."""
-MANIFEST = "manifest.js"
+SCRIPT = "manifest.js"
+_WRITTEN = re.compile(r"manifest\.js(on)?|d\d+")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def build_explorer(
     only: Sequence[str] | None = None,
     description: str = "explorer",
 ) -> ExplorerFacts:
-    """Writes the explorer's data, the whole of it or nothing; that of an earlier call is replaced.
+    """Write the explorer's data, the whole of it or nothing; that of an earlier call is replaced.
 
     Args:
         runs: Folders of run folders.
@@ -70,25 +73,42 @@ def build_explorer(
     """
     if per_row < HIT_BITS or rows < 1:
         raise UserError(f"an explorer shows at least {HIT_BITS} labels of at least 1 row, not {per_row} of {rows}")
-    require_folders(runs)
+    for folder in runs:
+        if not folder.is_dir():
+            raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
     shown, left_out = choose(find_runs(runs, only), prepared_folders(), datasets, only is not None)
     entries: list[dict[str, Any]] = []
-    with replaced(out, MANIFEST) as folder, progress(description, sum(len(one.runs) for one in shown), "runs") as done:
-        for one in shown:
-            data = open_prepared(one.data)
-            found, faults = _readable(one, data, min(rows, len(data.texts)), per_row)
-            left_out += faults
-            if found:
-                entries.append(write_dataset(folder / f"d{len(entries)}", one, data, found))
-            if found and rows < len(data.texts):
-                left_out.append(f"{one.dataset}: the first {rows:,} of {len(data.texts):,} test rows are shown")
-            done(len(one.runs))
-        if entries:
+    sizes: list[int] = []
+    out = out.absolute()
+    # not beside the folder: that is where reports are committed from
+    lock = home() / "locks" / f"explorer-{hashlib.sha256(os.fsencode(out)).hexdigest()[:16]}"
+    with (
+        suppress(_NothingToShow),
+        locked(lock),
+        progress(description, sum(len(one.runs) for one in shown), "runs") as done,
+    ):
+        _require_ours(out)
+        with whole_folder(out) as draft:
+            for one in shown:
+                data = open_prepared(one.data)
+                found, faults = _readable(one, data, min(rows, len(data.texts)), per_row)
+                left_out += faults
+                if found:
+                    entries.append(write_dataset(draft.path / f"d{len(entries)}", one, data, found))
+                if found and rows < len(data.texts):
+                    left_out.append(f"{one.dataset}: the first {rows:,} of {len(data.texts):,} test rows are shown")
+                done(len(one.runs))
+            if not entries:
+                raise _NothingToShow
             about = {"version": VERSION, "per_row": per_row, "datasets": entries}
-            (folder / MANIFEST).write_bytes(call("harnessExplorer", as_json(about)))
-        sizes = [path.stat().st_size for path in folder.rglob("*.js")]
+            (draft.path / SCRIPT).write_bytes(call("harnessExplorer", as_json(about)))
+            sizes = [path.stat().st_size for path in draft.path.rglob("*.js")]
     written = {entry["name"]: tuple(run["id"] for run in entry["runs"]) for entry in entries}
     return ExplorerFacts(written, len(sizes), sum(sizes), tuple(left_out))
+
+
+class _NothingToShow(Exception):
+    """No run can be read: what an earlier call wrote stays."""
 
 
 def _readable(
@@ -102,3 +122,18 @@ def _readable(
         except UserError as error:
             faults.append(f"{shown.dataset}: run {run.record.run_id} is left out; {error}")
     return found, faults
+
+
+def _require_ours(folder: Path) -> None:
+    """Refuse a folder with anything in it that the explorer did not write."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder for the explorer")
+    names = sorted(path.name for path in folder.iterdir())
+    foreign = [name for name in names if not _WRITTEN.fullmatch(name)]
+    if names and (foreign or SCRIPT not in names):
+        raise UserError(
+            f"{folder} holds {(foreign or names)[0]!r}, which the explorer did not write; name an empty folder, "
+            "because everything in it is replaced"
+        )

@@ -1,17 +1,22 @@
-"""What a run predicted for every test row, checked against its record."""
+"""What the explorer shows of a dataset and of a run: test rows with their true labels, and what was predicted for them.
+
+The data is found by the digest in a run's record, so names and cards do not matter; it is never built for this.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from harness import metrics
-from harness.arrays import load_array
+from harness.data.prepare import load_matrix
+from harness.data.ragged import Texts
 from harness.errors import DataError
-from harness.files import require_listed
-from harness.report.comparing.contenders import Run
-from harness.report.explorer.prepared import Prepared
-from harness.report.explorer.scripts import rounded
+from harness.io.arrays import load_array
+from harness.io.files import require_listed
+from harness.report.compare import Run
 
 FILES = ("ids.npy", "scores.npy")
 HIT_BITS = 5
@@ -19,6 +24,49 @@ HIT_BITS = 5
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _STORED = 1e-3
 """Percent by which P@k of the predictions may miss what the record says."""
+
+
+DIGITS = 5
+"""Significant digits of a score."""
+_POWERS = np.array([float(f"1e{power}") for power in range(64)])
+"""Powers of ten as the literals give them; those of `**` may be off in the last bit."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Texts and labels, memory-mapped where they are large."""
+
+    texts: Texts
+    """Of the test rows, [M]."""
+    label_text: Texts
+    """[L]."""
+    label_id: Texts
+    """[L]."""
+    truth: csr_array
+    """True labels of the test rows, [M, L]."""
+    train_rows: NDArray[np.int64]
+    """How many train rows have each label, [L]."""
+    bins: NDArray[np.int64]
+    """0, 1, 2 for head, torso, tail as `harness.metrics.contributions` counts them, [L]."""
+
+    def least(self, last_bin: int) -> int:
+        """The fewest train rows of a label up to this bin; more than any label has if there is none."""
+        within = self.train_rows[self.bins <= last_bin]
+        return int(within.min()) if len(within) else int(self.train_rows.max()) + 1
+
+
+def open_prepared(folder: Path) -> Prepared:
+    """Opens a prepared folder."""
+    label_text = Texts.load(folder, "labels.text")
+    train = load_matrix(folder, "train.labels", len(label_text))
+    return Prepared(
+        texts=Texts.load(folder, "test.text"),
+        label_text=label_text,
+        label_id=Texts.load(folder, "labels.id"),
+        truth=load_matrix(folder, "test.labels", len(label_text)),
+        train_rows=np.bincount(train.indices, minlength=len(label_text)),
+        bins=metrics.frequency_bins(train),
+    )
 
 
 @dataclass(frozen=True)
@@ -70,3 +118,19 @@ def read_predictions(run: Run, data: Prepared, rows: int, per_row: int) -> Predi
     shown[:, :width] = ids[:rows, :width]
     values[:, :width] = np.where(shown[:, :width] >= 0, scores[:rows, :width], np.nan)
     return Predictions(shown, rounded(values), hits)
+
+
+def rounded(scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Scores to `DIGITS` significant digits, as the doubles whose shortest text has no more; same shape.
+
+    With x = d * 10^-p and a whole number d of `DIGITS` digits, the quotient d / 10^p is the double nearest to the
+    decimal, because both are exact (up to p = 22: for |x| < 1e-18 the text may be longer). NaN and infinity stay.
+    """
+    exact = np.asarray(scores, np.float64)
+    finite = np.where(np.isfinite(exact), exact, 0.0)
+    size = np.where(finite == 0, 1.0, np.abs(finite))
+    power = DIGITS - 1 - np.floor(np.log10(size)).astype(np.int64)
+    scale = _POWERS[np.minimum(np.abs(power), len(_POWERS) - 1)]
+    small = power >= 0
+    whole = np.rint(np.where(small, finite * scale, finite / scale))
+    return np.where(np.isfinite(exact), np.where(small, whole / scale, whole * scale), exact)

@@ -1,72 +1,72 @@
-"""Figures as functions of evidence: `FIGURES[id](evidence, dataset)` is a `Drawing`, or says what is `Missing`.
+"""Figures as functions of results: `draw_figure(id, results, dataset)` is a `Drawing`, or says what is `Missing`.
 
 Nothing here runs or trains anything, and matplotlib is imported only when something is drawn. A figure shows one
 dataset, one version of its data and of the metrics; what that left out is in its caption.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from harness.errors import unknown_name
-from harness.published import MATRIX
-from harness.report.evidence import Evidence
-from harness.report.figures.bins import draw_bins
-from harness.report.figures.course import draw_course
-from harness.report.figures.drawing import Drawing, Missing
-from harness.report.figures.iterations import draw_iterations
-from harness.report.figures.neighbours import draw_neighbours
-from harness.report.figures.positives import draw_positives
-from harness.report.figures.scatter import draw_memory, draw_time, draw_tradeoff
-from harness.report.figures.standing import draw_standing
-from harness.report.figures.subsampling import draw_subsampling
-from harness.report.figures.sweep import draw_sweep
+from harness.report.figures import methods, neighbours, sweep, training
+from harness.report.figures.drawing import Drawing, Missing, Sketch, Undrawable, as_words, data_digest
+from harness.report.figures.style import as_png, in_style
+from harness.report.results import Results
+from harness.settings.published import MATRIX
 
-__all__ = ["FIGURES", "Drawing", "Missing", "draw_all"]
+__all__ = ["FIGURES", "Drawing", "Missing", "draw_all", "draw_figure"]
 
-Draw = Callable[[Evidence, str], Drawing | Missing]
 
-FIGURES: dict[str, Draw] = {
-    MATRIX: draw_standing,
-    "bins": draw_bins,
-    "tradeoff": draw_tradeoff,
-    "cost-time": draw_time,
-    "cost-memory": draw_memory,
-    "course": draw_course,
-    "iterations": draw_iterations,
-    "subsampling": draw_subsampling,
-    "positives": draw_positives,
-    "sweep": draw_sweep,
-    "neighbours": draw_neighbours,
+class Figure(NamedTuple):
+    """An entry of the table of figures."""
+
+    title: str
+    draw: Callable[[Results, str], Sketch]
+
+
+FIGURES = {
+    MATRIX: Figure("Every method with settings from the same small search", methods.draw_standing),
+    "bins": Figure("What head, torso and tail labels add", methods.draw_bins),
+    "tradeoff": Figure("Precision against propensity-scored precision", partial(methods.draw_plane, methods.TRADEOFF)),
+    "cost-time": Figure("Precision against training time", partial(methods.draw_plane, methods.TIME)),
+    "cost-memory": Figure("Precision against memory", partial(methods.draw_plane, methods.MEMORY)),
+    "course": Figure("The course of the trainings", training.draw_course),
+    "iterations": Figure("Scores over iterations, with and without gandalf", training.draw_iterations),
+    "subsampling": Figure("Scores against the share of labels that gandalf uses", training.draw_subsampling),
+    "positives": Figure("Positives per query over beta and eta", training.draw_positives),
+    "sweep": Figure("What a sweep found", sweep.draw_sweep),
+    "neighbours": Figure("Labels that occur together", neighbours.draw_neighbours),
 }
 """In the order in which a report shows them."""
 
 
-def draw_all(evidence: Evidence, dataset: str, only: Collection[str] | None = None) -> Iterator[Drawing | Missing]:
-    """All figures of a dataset, in the order of `FIGURES`; one whose numbers no axis can hold is missing, and says so.
-
-    Args:
-        evidence: What is drawn.
-        dataset: Its name.
-        only: Ids of the wanted figures; None for all.
-    """
-    for name in only or ():
-        if name not in FIGURES:
-            raise unknown_name("figure", name, FIGURES)
-    for name, draw in FIGURES.items():
-        if only is None or name in only:
-            yield _drawn(draw, evidence, dataset)
-
-
-def _drawn(draw: Draw, evidence: Evidence, dataset: str) -> Drawing | Missing:
+def draw_figure(name: str, results: Results, dataset: str) -> Drawing | Missing:
+    """Draw one figure of a dataset; one that lacks its data, or whose numbers no axis can hold, is missing."""
+    if name not in FIGURES:
+        raise unknown_name("figure", name, FIGURES)
+    title, draw = FIGURES[name]
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # what that gives is told below, or is not drawn
-            return draw(evidence, dataset)
-    except (ValueError, OverflowError, FloatingPointError) as error:
-        # what the figure says when there is nothing to draw has its title, and the command that measures anew
-        missing = draw(Evidence(()), dataset)
-        if isinstance(missing, Drawing):
+        with in_style(), np.errstate(over="ignore", invalid="ignore"):
+            sketch = draw(results, dataset)
+            png = as_png(*sketch.figures, digest=data_digest(sketch.data))
+    except Undrawable as missing:
+        return Missing(name, title, missing.why, missing.command)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # values of a file may be of any kind
+        if results == Results(()):
             raise
+        missing_all = draw_figure(name, Results(()), dataset)  # has the command that measures anew
+        assert isinstance(missing_all, Missing)
         reason = " ".join(str(error).split()) or type(error).__name__
-        return replace(missing, why=f"the numbers of these runs on {dataset} cannot be drawn: {reason}")
+        why = f"the numbers of these runs on {dataset} cannot be drawn: {reason}"
+        return Missing(name, title, why, missing_all.command)
+    words = as_words(sketch.data if sketch.words is None else sketch.words)
+    return Drawing(name, title, sketch.caption, f"{title}. {words}", png, sketch.data)
+
+
+def draw_all(results: Results, dataset: str, only: Collection[str] | None = None) -> Iterator[Drawing | Missing]:
+    """Draw the figures of a dataset, or those named."""
+    for name in FIGURES if only is None else only:
+        yield draw_figure(name, results, dataset)

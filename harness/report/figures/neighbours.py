@@ -5,12 +5,12 @@ import re
 import shlex
 from typing import Any
 
-from harness.report.evidence import Evidence, Example, Neighbours
-from harness.report.figures.drawing import Drawing, Missing
-from harness.report.figures.style import SMALL, finished, new_figure, shown, styled
+import pandas as pd
 
-ID = "neighbours"
-TITLE = "Labels that occur together"
+from harness.report.figures.drawing import Sketch, Undrawable
+from harness.report.figures.style import SMALL, format_name, new_figure
+from harness.report.results import Example, Results
+
 COLUMNS = 2
 _BAR = "#8CC4E6"
 """A light tint of the palette's sky blue: black letters on it stay readable, in print too."""
@@ -19,15 +19,14 @@ _LONGEST_TITLE = 33
 """Letters of a label that a panel has room for, and those of a title, which is bold and not alone in its line."""
 
 
-@styled
-def draw_neighbours(evidence: Evidence, dataset: str) -> Drawing | Missing:
-    """One panel an example: bars as long as the share of its train rows that have the neighbour too."""
-    found = evidence.neighbours.get(dataset)
+def draw_neighbours(results: Results, dataset: str) -> Sketch:
+    """Draw a panel per label: bars as long as the share of its train rows that have the neighbour too."""
+    found = results.neighbours.get(dataset)
     examples = [example for example in found.examples if example.neighbours] if found else []
     if not found or not examples:
         why = f"label neighbours of {dataset} were not collected" if not found else f"{dataset} has no label with any"
         command = f"python -m harness data prepare {shlex.quote(dataset)}\npython -m harness report --collect"
-        return Missing(ID, TITLE, why, command)
+        raise Undrawable(why, command)
     rows = math.ceil(len(examples) / COLUMNS)
     most = max(len(example.neighbours) for example in examples)
     figure, axes = new_figure(rows, COLUMNS, height=rows * (0.55 + 0.2 * most), sharex=True)
@@ -35,38 +34,31 @@ def draw_neighbours(evidence: Evidence, dataset: str) -> Drawing | Missing:
         _fill(axis, example, most)
     for axis in axes.flat[len(examples) :]:
         axis.set_axis_off()
-    for column in range(COLUMNS):
-        lowest = max((row for row in range(rows) if row * COLUMNS + column < len(examples)), default=None)
-        if lowest is not None:
-            axes[lowest, column].tick_params(labelbottom=True)
-            axes[lowest, column].set_xlabel("share of its train rows, %")
+    for axis in axes.flat[max(len(examples) - COLUMNS, 0) : len(examples)]:  # the lowest of each column
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel("share of its train rows, %")
+    truth = ""
+    if found.true_share is not None:
+        truth = (
+            f"Of what occurs together with the {found.items:,} labels that are train rows themselves, "
+            f"{found.true_share:.0%} by weight is among their own labels. "
+        )
     caption = (
-        f"For {len(examples)} labels of {shown(dataset)}, which others their train rows have too: the length of a bar "
-        f"is the share of the rows of the label above that have the label on the bar. Labels are named by their ids; "
-        f"the examples are frequent labels with the most neighbours of at least 20%. {_truth(found)}"
+        f"For {len(examples)} labels of {format_name(dataset)}, which others their train rows have too: the length of "
+        "a bar is the share of the rows of the label above that have the label on the bar. Labels are named by their "
+        f"ids; the examples are frequent labels with the most neighbours of at least 20%. {truth}"
         f"Data {found.digest[:12]}."
     )
-    told = "; ".join(
-        f"{example.label}: " + ", ".join(f"{other.label} {other.share:.0%}" for other in example.neighbours[:3])
-        for example in examples
+    data = pd.DataFrame(
+        [(one.label, one.train_rows, other.label, other.share) for one in examples for other in one.neighbours],
+        columns=["label", "train rows", "neighbour", "share"],
     )
-    alt = f"Bar charts of labels of {dataset} and the labels that share their train rows, strongest first. {told}."
-    return Drawing(ID, TITLE, caption, alt, *finished(figure))
-
-
-def _truth(found: Neighbours) -> str:
-    """Whether labels that occur together are also what the items themselves point at, as a sentence or nothing."""
-    if found.true_share is None:
-        return ""
-    return (
-        f"Of what occurs together with the {found.items:,} labels that are train rows themselves, "
-        f"{found.true_share:.0%} by weight is among their own labels. "
-    )
+    return Sketch((figure,), data, caption)
 
 
 def ending(name: str, longest: int = _LONGEST) -> str:
     """A name that fits, by its end, which tells `a.b.c` from `a.b.d`; cut behind a separator if there is one."""
-    clean = shown(name, len(name) + len("(no name)"))
+    clean = format_name(name, len(name) + len("(no name)"))
     if len(clean) <= longest:
         return clean
     end = clean[len(clean) - longest + 1 :]
@@ -78,7 +70,7 @@ def _fill(axis: Any, example: Example, most: int) -> None:
     shares = [100 * neighbour.share for neighbour in example.neighbours]
     axis.barh(range(len(shares)), shares, height=0.82, color=_BAR, zorder=2)
     for row, (neighbour, share) in enumerate(zip(example.neighbours, shares, strict=True)):
-        text = {"va": "center_baseline", "fontsize": SMALL, "zorder": 3}
+        text: dict[str, Any] = {"va": "center_baseline", "fontsize": SMALL, "zorder": 3}
         axis.annotate(ending(neighbour.label), (0, row), (3, 0), textcoords="offset points", **text)
         axis.annotate(f"{share:.0f}", (100, row), (-2, 0), textcoords="offset points", ha="right", **text)
     rows = "1 row" if example.train_rows == 1 else f"{example.train_rows:,} rows"

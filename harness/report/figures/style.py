@@ -1,43 +1,47 @@
-"""How all figures look: made for a printed page of 6.3 inches, in colour or in grey.
+"""How all figures look: made for a page 6.3 inches wide, readable in colour and in grey.
 
-Colours are those of Okabe and Ito without the yellow one, which vanishes on paper; markers and line styles differ too,
-so that no figure needs its colours. `@styled` puts a draw function under these settings whatever the user's own
-matplotlib settings are, and `finished` gives equal bytes for equal figures: no clock, no version, no random ids.
+The palette is the one of Okabe and Ito without yellow, which vanishes on paper; markers and line styles differ too, so
+that no figure depends on its colours.
 """
 
-import hashlib
 import io
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.tracking.curves import COLOURS, STYLES
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    import numpy as np
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
+    from matplotlib.typing import LineStyleType
+
+Floats = NDArray[np.float64]
 
 WIDTH = 6.3
-"""Inches; the text width of a page, so that sizes in points are those on paper."""
+"""Inches: the text width of a page, so that sizes in points are those on paper."""
 SMALL = 8.0
-"""Points; nothing is smaller."""
+"""Points; no text is smaller."""
 GREY = "0.35"
-"""Of frontiers, leader lines and remarks: dark enough for print."""
+"""Colour of frontiers, leader lines and remarks: dark enough for print."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "d")
-DOTS_PER_INCH = 200
-_LONGEST = 36
+DOTS_PER_INCH = 160
+PNG_COLOURS = 256
+"""Size of the palette of a PNG file, one byte a pixel: a third of the size of full colour."""
+DIGEST = "data"
+"""Name of the PNG text chunk with the digest of what is drawn."""
 
 RC: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": "0.25",
     "axes.grid": True,
     "axes.labelsize": 9,
-    "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
@@ -45,21 +49,15 @@ RC: Any = {
     "axes.titleweight": "bold",
     "figure.constrained_layout.w_pad": 0.06,
     "figure.constrained_layout.h_pad": 0.06,
-    "figure.facecolor": "white",
     "font.family": ["DejaVu Sans"],
     "font.size": 9,
     "grid.color": "0.88",
     "grid.linewidth": 0.7,
-    "hatch.linewidth": 0.9,
     "legend.edgecolor": "none",
     "legend.fontsize": SMALL,
     "legend.framealpha": 0.85,
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
-    "path.simplify": False,
-    "savefig.facecolor": "white",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "harness",
     # names of methods and labels are data: a dollar sign in one is a dollar sign
     "text.parse_math": False,
     "xtick.labelsize": SMALL,
@@ -67,53 +65,44 @@ RC: Any = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one method is drawn in every figure."""
+class Look(NamedTuple):
+    """How one method, or one setting, is drawn."""
 
     colour: str
     marker: str
-    linestyle: str
+    linestyle: "LineStyleType" = "-"
 
 
-_KNOWN = {
-    "unidec": Look(BLUE, "o", "-"),
-    "unidec-thesis": Look(BLUE, "s", "--"),
-    "unidec-v1": Look(BLUE, "^", "-."),
-    "depsl": Look(VERMILION, "D", "-"),
-    "depsl-v1": Look(VERMILION, "v", "--"),
-    "dexml": Look(GREEN, "P", "-"),
-    "dexml-hnm": Look(GREEN, "X", "--"),
-    "dexml-topk": Look(GREEN, "p", "-."),
-    "dexml-inbatch": Look(GREEN, "<", ":"),
-    "ngame": Look(PURPLE, ">", "-"),
-    "renee": Look(ORANGE, "h", "-"),
-    "ance": Look(SKY, "d", "-"),
-    "dpr": Look(SKY, "v", "--"),
-    "parabel": Look(BLACK, "s", "-"),
-    "tfidf-knn": Look(BLACK, "^", "--"),
-    "zeroshot": Look(BLACK, "o", ":"),
+_FAMILIES = {
+    BLUE: ("unidec", "unidec-thesis", "unidec-v1"),
+    VERMILION: ("depsl", "depsl-v1"),
+    GREEN: ("dexml", "dexml-hnm", "dexml-topk", "dexml-inbatch"),
+    PURPLE: ("ngame",),
+    ORANGE: ("renee",),
+    SKY: ("ance", "dpr"),
+    BLACK: ("parabel", "tfidf-knn", "zeroshot"),
 }
-"""Colour by family, line style by member."""
+_METHODS = [(colour, name) for colour, names in _FAMILIES.items() for name in names]
+_KNOWN = {
+    name: Look(colour, marker) for (colour, name), marker in zip(_METHODS, itertools.cycle(MARKERS), strict=False)
+}
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Looks by name: the same in every figure, and no two of the given names look alike while looks last."""
-    found: dict[str, Look] = {}
-    free = [Look(colour, marker, style) for style in STYLES for marker in MARKERS for colour in COLOURS]
-    for name in sorted(set(names), key=lambda name: (name not in _KNOWN, name)):
-        if name in _KNOWN:
-            found[name] = _KNOWN[name]
-            continue
-        taken = {(look.colour, look.marker) for look in found.values()}
-        start = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:4], "big") % len(free)
+    wanted = set(names)
+    found = {name: look for name, look in _KNOWN.items() if name in wanted}
+    free = [Look(colour, marker) for marker in MARKERS for colour in COLOURS]
+    for name in sorted(wanted - found.keys()):
+        start = zlib.crc32(name.encode("utf-8", "replace")) % len(free)
         turned = free[start:] + free[:start]
-        found[name] = next((look for look in turned if (look.colour, look.marker) not in taken), turned[0])
+        found[name] = next((look for look in turned if look not in found.values()), turned[0])
     return found
 
 
 @contextmanager
-def _in_style() -> Iterator[None]:
+def in_style() -> Iterator[None]:
+    """Apply `RC` and nothing of the user's: matplotlib reads settings while it draws, not only when a figure begins."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -124,62 +113,65 @@ def _in_style() -> Iterator[None]:
         yield
 
 
-Args = ParamSpec("Args")
-Result = TypeVar("Result")
-
-
-def styled(draw: Callable[Args, Result]) -> Callable[Args, Result]:
-    """A function that draws under `RC`; matplotlib asks for settings while it draws, not only at the beginning."""
-
-    @wraps(draw)
-    def drawn(*args: Args.args, **kwargs: Args.kwargs) -> Result:
-        with _in_style():
-            return draw(*args, **kwargs)
-
-    return drawn
-
-
 def new_figure(
     rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = 3.6, **shared: Any
-) -> "tuple[Figure, NDArray[np.object_]]":
-    """An empty figure and its axes, [rows, columns], both always arrays of two dimensions.
+) -> "tuple[Figure, NDArray[Any]]":
+    """Make an empty figure of this width and height, inches, and its axes [rows, columns].
 
-    Args:
-        rows: Of panels.
-        columns: Of panels.
-        width: Inches.
-        height: Inches.
-        shared: More for `Figure.subplots`, such as `sharey=True`.
+    `shared` are more arguments for `Figure.subplots`, such as `sharey=True`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
-def finished(figure: "Figure") -> tuple[bytes, bytes]:
-    """The figure as SVG and as PNG; equal figures give equal bytes."""
+def as_png(*figures: "Figure", digest: str = "") -> bytes:
+    """Draw figures of one width, above each other, as one PNG file that carries the digest of their data.
+
+    Equal figures give equal bytes on one machine: no clock, no version. Between machines the digest is what is equal.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
-    # one layout for both forms, because text is measured a little differently at their resolutions; `savefig` would
-    # also draw everything twice
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-    svg, png = io.BytesIO(), io.BytesIO()
-    vector: Any = FigureCanvasSVG(figure)
-    vector.print_svg(svg, metadata={"Date": None, "Creator": None})
-    figure.set_dpi(DOTS_PER_INCH)
-    pixels: Any = FigureCanvasAgg(figure)
-    pixels.print_png(png, metadata={"Software": None})
-    return svg.getvalue(), png.getvalue()
+    pictures = []
+    for figure in figures:
+        figure.set_dpi(DOTS_PER_INCH)
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        pictures.append(np.asarray(canvas.buffer_rgba())[..., :3])
+    image = Image.fromarray(np.ascontiguousarray(np.vstack(pictures)))
+    image = image.quantize(PNG_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    about = PngInfo()
+    about.add_text(DIGEST, digest)
+    stream = io.BytesIO()
+    image.save(stream, "PNG", optimize=True, pnginfo=about)
+    return stream.getvalue()
 
 
-def shown(name: str, longest: int = _LONGEST) -> str:
-    """A name that a figure can hold: one line, printable, not endless, and not hidden from legends by an underscore."""
+def png_facts(png: bytes) -> tuple[int, int, str]:
+    """Width, height and data digest of a PNG file; zeros and an empty digest of what is no picture."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(png)) as image:
+            return *image.size, str(image.info.get(DIGEST, ""))
+    except (OSError, SyntaxError, ValueError):
+        return 0, 0, ""
+
+
+def log_ticks(axis: "Axis", template: str = "{x:g}", steps: Sequence[float] = (1.0,)) -> None:
+    """Label few ticks of a logarithmic axis, as plain numbers or, with an empty template, not at all."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=steps, numticks=5))
+    axis.set_major_formatter(StrMethodFormatter(template) if template else NullFormatter())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def format_name(name: str, longest: int = 36) -> str:
+    """Format a name for a figure: one line, printable, not endless, and not hidden from legends by an underscore."""
     clean = " ".join("".join(letter if letter.isprintable() else " " for letter in name).split()) or "(no name)"
     clean = f"\u2009{clean}" if clean.startswith("_") else clean
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"

@@ -1,104 +1,61 @@
-"""What a sweep found: value of its trials against each setting that it searched, one panel each."""
+"""A study in a report, drawn from what is stored of it, and Optuna's own plots of a live study."""
 
 import shlex
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
-from harness.errors import UserError
-from harness.report.evidence import Evidence, Study, shown_value
-from harness.report.figures.drawing import Drawing, Missing
-from harness.report.figures.style import finished, shown, styled
+import pandas as pd
+
+from harness.report.figures.drawing import Sketch, Undrawable
+from harness.report.figures.style import DOTS_PER_INCH, SMALL, WIDTH, format_name, log_ticks, new_figure
+from harness.report.results import Results, Study
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import optuna
     from matplotlib.figure import Figure
 
-ID = "sweep"
-TITLE = "What a sweep found"
-SYMBOLS = {"lambda": "λ", "beta": "β", "eta": "η", "tau": "τ"}
-ORDER = ("lambda", "beta", "eta", "tau")
-"""The papers' settings come first, in their order; the others by name."""
 FEWEST_TRIALS = 3
 """Two points in every panel show nothing that their numbers do not."""
-MOST_POINTS = 2_000
-"""Of all panels together; more make a picture that is slow to open and shows no more."""
 
 
-@styled
-def draw_sweep(evidence: Evidence, dataset: str) -> Drawing | Missing:
-    """The study with most complete trials on the dataset; later trials are darker, a star is the best one."""
-    studies = [study for study in evidence.studies if study.dataset == dataset and complete(study)]
-    if max(map(complete, studies), default=0) < FEWEST_TRIALS:
-        return Missing(ID, TITLE, f"no sweep on {dataset} has {FEWEST_TRIALS} complete trials", _command(dataset))
-    study = min(studies, key=lambda study: (-complete(study), study.name))
-    figure = _slices(study)
-    if figure is None:
-        why = f"the study {shown(study.name)} does not say what it searched, or its trials do not say what they tried"
-        return Missing(ID, TITLE, why, _command(dataset))
-    return Drawing(ID, TITLE, _caption(study, len(studies) - 1), _told(study), *finished(figure))
-
-
-def complete(study: Study) -> int:
-    """Trials with a value for every objective."""
-    return sum(trial.state == "COMPLETE" and trial.values.keys() >= set(study.objectives) for trial in study.trials)
-
-
-def frame_of(study: Study) -> "pd.DataFrame":
-    """One row per trial that is drawn: number, state, its objectives and its settings; None for what it has not."""
-    import pandas as pd
-
-    names = ordered(study)
-    drawn = set(sample_of(study))
-    rows = [
-        {"number": trial.number, "state": trial.state}
-        | {objective: trial.values.get(objective) for objective in study.objectives}
-        | {name: trial.params.get(name) for name in names}
-        for place, trial in enumerate(study.trials)
-        if place in drawn
-    ]
-    return pd.DataFrame(rows, columns=["number", "state", *study.objectives, *names])
-
-
-def sample_of(study: Study) -> list[int]:
-    """Places of the trials that are drawn: all, or of too many the best and an even sample of those with values."""
-    panels = max(len(study.space), 1) * max(len(study.objectives), 1)
-    most = max(MOST_POINTS // panels, 2)
-    points = [place for place, trial in enumerate(study.trials) if trial.values]
-    if len(points) <= most:
-        return list(range(len(study.trials)))
-    best = {
-        max(having, key=lambda place: study.trials[place].values[objective])
-        for objective in study.objectives
-        if (having := [place for place in points if objective in study.trials[place].values])
-    }
-    return sorted(best | {points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)})
-
-
-def ordered(study: Study) -> list[str]:
-    """What was searched, in the order of the panels."""
-    return sorted(study.space, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-
-
-def _slices(study: Study) -> "Figure | None":
-    """The panels; None if the study has nothing to put on an axis."""
-    from harness.sweep.plots.slicing import draw_slices
-    from harness.sweep.space import from_json
-
-    try:
-        space = from_json({name: study.space[name] for name in ordered(study)})
-    except UserError:
-        return None
-    figure = draw_slices(frame_of(study), {"objectives": study.objectives, "space": space})
-    if figure is not None:
-        figure.suptitle("")  # titles stand beside figures
-        for axis in figure.axes:
-            if name := axis.get_xlabel():
-                axis.set_xlabel(f"{SYMBOLS[name]} ({name})" if name in SYMBOLS else shown(name))
-    return figure
-
-
-def _command(dataset: str) -> str:
-    over = ",".join(ORDER)
-    return f"python -m harness sweep --method unidec --dataset {shlex.quote(dataset)} --over {over} --trials 40"
+def draw_sweep(results: Results, dataset: str) -> Sketch:
+    """Draw the study with most complete trials on the dataset: its objectives against each parameter."""
+    where = shlex.quote(dataset)
+    command = f"python -m harness sweep --method unidec --dataset {where} --over lambda,beta,eta,tau --trials 40"
+    studies = [study for study in results.studies if study.dataset == dataset and study.ended]
+    if max((len(study.ended) for study in studies), default=0) < FEWEST_TRIALS:
+        raise Undrawable(f"no sweep on {dataset} has {FEWEST_TRIALS} complete trials", command)
+    study = min(studies, key=lambda study: (-len(study.ended), study.name))
+    names = sorted(study.space)
+    data = pd.DataFrame(
+        [
+            {"trial": trial.number, **{name: trial.params.get(name) for name in names}, **trial.values}
+            for trial in study.ended
+        ]
+    )
+    searched = [name for name in names if data[name].notna().any()]
+    if not searched:
+        why = f"the study {format_name(study.name)} has no search space, or its trials have no parameters"
+        raise Undrawable(why, command)
+    height = 0.6 + 1.7 * len(study.objectives)
+    size = {"width": max(WIDTH, 1.5 * len(searched)), "height": height}
+    figure, axes = new_figure(len(study.objectives), len(searched), sharex="col", sharey="row", **size)
+    for row, objective in zip(axes, study.objectives, strict=True):
+        row[0].set_ylabel(f"{objective}, %")
+        for axis, name in zip(row, searched, strict=True):
+            tried = data[data[name].notna()]
+            values = tried[name].map(str) if "choices" in study.space[name] else tried[name]
+            dots = axis.scatter(values, tried[objective], c=tried["trial"], cmap="Blues", edgecolors="0.4", s=26)
+            if study.space[name].get("log"):
+                axis.set_xscale("log")
+                log_ticks(axis.xaxis, steps=(1.0, 3.0))
+            axis.tick_params(axis="x", labelrotation=30)
+    for axis, name in zip(axes[-1], searched, strict=True):
+        axis.set_xlabel(format_name(name))
+    figure.colorbar(dots, ax=axes, label="trial", pad=0.01)
+    return Sketch((figure,), data, _caption(study, len(studies) - 1))
 
 
 def _caption(study: Study, others: int) -> str:
@@ -108,28 +65,128 @@ def _caption(study: Study, others: int) -> str:
         for state, word in (("PRUNED", "were ended early"), ("FAIL", "failed"))
         if state in states
     ]
-    untold = f" Not shown: {', '.join(ended)}." if ended else ""
-    size, sampler = study.settings.get("validation"), shown(str(study.settings.get("sampler")))
+    size, sampler = study.settings.get("validation"), format_name(str(study.settings.get("sampler")))
     rows = f"{size:.0%} of the train rows" if isinstance(size, float) and size < 1 else "train rows"
-    drawn = [study.trials[place] for place in sample_of(study)]
-    few = "" if len(drawn) == len(study.trials) else f" Drawn are {len(drawn):,} of them, the best and an even sample."
+    chosen = study.chosen
+    best = f" The best is trial {chosen.number}." if chosen else ""
+    hidden = f" Not shown: {', '.join(ended)}." if ended else ""
     more = "" if not others else f" {others} more {'study' if others == 1 else 'studies'} on this dataset."
+    name, method, dataset = map(format_name, (study.name, study.method, study.dataset))
     return (
-        f"{' and '.join(study.objectives)} on held-out rows ({rows}) of the {complete(study):,} complete trials of the "
-        f"study {shown(study.name)}, {shown(study.method)} on {shown(study.dataset)}, against each setting; all were "
-        f"varied together. Darker is later, the star is the best.{few}{untold} Sampler {sampler}, seed "
-        f"{study.settings.get('seed')}; data {study.digest[:12]}.{more}"
+        f"{' and '.join(study.objectives)} on validation rows ({rows}) of the {len(study.ended):,} complete trials of "
+        f"the study {name}, {method} on {dataset}, against each parameter; all were varied together. Darker is later."
+        f"{best}{hidden} Sampler {sampler}, seed {study.settings.get('seed')}; data {study.digest[:12]}.{more}"
     )
 
 
-def _told(study: Study) -> str:
-    """The best trial of the first objective in words."""
-    objective = study.objectives[0]
-    done = [trial for trial in study.trials if objective in trial.values]
-    best = max(done, key=lambda trial: (trial.values[objective], -trial.number))
-    params = ", ".join(f"{name} {shown_value(best.params.get(name))}" for name in ordered(study))
-    least = min(trial.values[objective] for trial in done)
-    return (
-        f"Scatter plots of {objective} against {', '.join(ordered(study))} for {len(done)} trials of {study.method} on "
-        f"{study.dataset}: from {least:.2f} to {best.values[objective]:.2f}, the best at {params}."
-    )
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let Optuna neither log nor warn that its plots are experimental."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def study_plots(study: "optuna.Study", objectives: list[str]) -> "dict[str, Figure]":
+    """Every plot of a study that says something, by file stem; later objectives have stems with a number."""
+    import optuna
+    from optuna.visualization import matplotlib as plots
+
+    trials = study.get_trials(deepcopy=False)
+    complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    varied = max((len(trial.params) for trial in complete), default=0)
+    found: dict[str, Figure] = {}
+    if any(trial.intermediate_values for trial in trials) and len(objectives) == 1:
+        found["intermediate"] = _plot(plots.plot_intermediate_values, study)
+    for at, name in enumerate(objectives if complete else ()):
+        # without a target Optuna knows which way is better, and shows the best so far
+        target = _target(at) if len(objectives) > 1 else None
+        about: dict[str, Any] = {"target": target, "target_name": f"validation {name}, %"}
+        last = f"-{at + 1}" if at else ""
+        found[f"history{last}"] = _plot(plots.plot_optimization_history, study, **about)
+        if varied:
+            # constrained, because of its colour bar; a single axis beside one cannot be laid out like that
+            layout = "constrained" if varied > 1 else "tight"
+            given: dict[str, Any] = {"target": _target(at), "target_name": f"{name}, %", "layout": layout}
+            figure = _plot(plots.plot_slice, study, **given)
+            figure.set_size_inches(max(WIDTH, 1.5 * (varied + 1)), 2.3)
+            found[f"slice{last}"] = figure
+        if varied and len(complete) > 1:
+            found[f"parallel{last}"] = _plot(plots.plot_parallel_coordinate, study, **about)
+        if importances(study, at):
+            about |= {"target": _target(at, -1), "evaluator": optuna.importance.PedAnovaImportanceEvaluator()}
+            found[f"importance{last}"] = _plot(plots.plot_param_importances, study, **about)
+    if complete and len(objectives) == 2:
+        found["pareto"] = _plot(plots.plot_pareto_front, study, target_names=objectives)
+    return found
+
+
+def importances(study: "optuna.Study", objective: int = 0) -> dict[str, float]:
+    """How much each parameter decides about an objective, shares that sum to 1, largest first (PED-ANOVA).
+
+    Empty where the study says nothing yet: too few complete trials, or all alike.
+    """
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.trial import TrialState
+
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(complete) < 4 or len({trial.values[objective] for trial in complete}) < 2:
+        return {}
+    try:
+        with _quiet():
+            found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), target=_target(objective, -1))
+    except (ValueError, RuntimeError):  # ranges that differ between trials, or a single value of a range
+        return {}
+    return {name: share for name, share in found.items() if share == share}
+
+
+def _target(objective: int, sign: int = 1) -> "Callable[[optuna.trial.FrozenTrial], float]":
+    """One objective of a trial; PED-ANOVA takes smaller for better where a target is given, hence the sign."""
+    return lambda trial: sign * float(trial.values[objective])
+
+
+def _plot(
+    draw: Callable[..., Any], *given: Any, layout: Literal["tight", "constrained"] = "tight", **options: Any
+) -> "Figure":
+    """Call one of Optuna's plots and give its figure our look.
+
+    Optuna draws with pyplot and its "ggplot" style; pyplot's state and the user's backend stay as they were.
+    """
+    import matplotlib
+    import numpy as np
+    from matplotlib import pyplot
+
+    backend = matplotlib.get_backend(auto_select=False)
+    pyplot.switch_backend("agg")
+    try:
+        with matplotlib.rc_context(), _quiet():
+            axes = draw(*given, **options)
+            figure: Figure = np.ravel(axes)[0].figure
+            pyplot.close(figure)
+    finally:
+        if backend is not None:
+            pyplot.switch_backend(backend)
+    figure.set_dpi(DOTS_PER_INCH)
+    figure.set_layout_engine(layout)
+    figure.suptitle("")
+    for axis in figure.axes:
+        axis.set_title("")
+        axis.set_facecolor("white")
+        axis.grid(True, color="0.88")
+        axis.tick_params(labelsize=SMALL, colors="0.2")
+        for side in (axis.xaxis, axis.yaxis):
+            side.label.set(size=9, color="black")
+            if side.get_scale() == "log":
+                log_ticks(side, steps=(1.0, 3.0))
+        axis.tick_params(axis="x", labelrotation=30)
+        if legend := axis.get_legend():
+            legend.remove()
+            axis.legend(loc="best", fontsize=SMALL)
+    return figure

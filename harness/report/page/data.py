@@ -1,12 +1,10 @@
 """What the page's scripts work on: the comparison with its groups of runs, and every run as far as a reader wants it.
 
-A comparison row is a group of runs that differ in nothing but their seed, once for every way of scoring, as in
-`harness.report.comparison`. Configurations, environments and many curves repeat from run to run: each is stored once,
-in a pool, and known by its number.
+A comparison row is a group of runs that differ in nothing but their seed, once for every scorer, as in
+`harness.report.comparison`.
 """
 
 import itertools
-import json
 import math
 from collections.abc import Collection
 from typing import Any
@@ -15,84 +13,51 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.config import flatten
 from harness.errors import UserError
-from harness.record import RunRecord
-from harness.report import TABLE_KEYS, is_trial, tidy, varying_keys
 from harness.report.cells import Figure
-from harness.report.evidence import Evidence, is_number
-from harness.report.grids.defaults import Settings, changes, default_settings, settings
-from harness.report.grids.quantities import peak_memory
+from harness.report.results import Results, is_number
+from harness.report.rows import TABLE_KEYS, changed_settings, peak_memory, settings, tidy
+from harness.runs.record import RunRecord
+from harness.settings.identity import varying as varying_keys
+from harness.settings.layers import flatten
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
 _GROUP = ["method", "encoder", "settings", "scorer"]
 _OF_BIN = ("P@5", "PSP@5")
-_POINTS = 60
-"""Points that are kept of a curve: more than a small chart can show."""
+_NOT_DRAWN = {"train/epoch", "train/seconds", "train/negatives"}
+"""Curves that say nothing beside the others: negatives are the pool without positives."""
+_POINTS = 20
+"""Points that are kept of a curve: as many as a small chart can show."""
 
 
-class _Pool:
-    """Values that occur often, each kept once and known by its number."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._numbers: dict[str, int] = {}
-
-    def number(self, value: Any) -> int:
-        key = json.dumps(value, sort_keys=True)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return self._numbers[key]
-
-
-class _Pools:
-    """One pool for each kind of what repeats."""
-
-    def __init__(self) -> None:
-        self.configs, self.settings, self.environments = _Pool(), _Pool(), _Pool()
-        self.metrics, self.series = _Pool(), _Pool()
-
-    def config(self, values: dict[str, Any]) -> int:
-        """The number of a configuration, which is a list of numbers of settings: most have most in common."""
-        return self.configs.number([self.settings.number(pair) for pair in sorted(flatten(values).items())])
-
-
-def page_data(evidence: Evidence, benchmark: Collection[str] = ()) -> dict[str, Any]:
+def page_data(results: Results, benchmark: Collection[str] = ()) -> dict[str, Any]:
     """Everything the page shows of the runs, as plain values; the same arguments give the same values.
 
     Args:
-        evidence: Records, and what belongs to them.
+        results: Records, and what belongs to them.
         benchmark: Ids of the runs of the benchmark. On datasets that have some, these are what the page begins with and
             judges by; on others it is runs at default settings.
     """
-    records = {record.run_id: record for record in evidence.records}
+    records = {record.run_id: record for record in results.records}
     try:
-        frame = tidy(list(evidence.records))
+        frame = tidy(list(results.records))
     except UserError:  # the page of an empty folder says what to do
         frame = pd.DataFrame()
-    pools = _Pools()
     datasets = _datasets(frame, records, {*benchmark})
     used = sorted({name for one in datasets for row in one["rows"] for name in row["runs"]})
     return {
         "datasets": datasets,
-        "runs": {name: _run(records[name], pools) for name in used},
-        "configs": pools.configs.values,
-        "settings": pools.settings.values,
-        "environments": pools.environments.values,
-        "metrics": pools.metrics.values,
-        "series": pools.series.values,
-        "unfinished": [_unfinished(record) for record in evidence.records if record.status != "finished"],
-        "trials": sum(is_trial(record.config) for record in evidence.records),
+        "runs": {name: _run(records[name]) for name in used},
+        "unfinished": [_unfinished(record) for record in results.records if record.status != "finished"],
     }
 
 
 def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]) -> list[dict[str, Any]]:
     if frame.empty:
         return []
-    told = _told(sorted(set(frame["run_id"])), records)
+    changed = _format_changes(sorted(set(frame["run_id"])), records)
     # records of different age may not have the same keys: what reads alike is one row, the newest run of a seed counts
-    frame = frame.assign(settings=frame["run_id"].map(told)).drop_duplicates(
+    frame = frame.assign(settings=frame["run_id"].map(changed)).drop_duplicates(
         [*TABLE_KEYS, *_GROUP, "seed"], keep="last"
     )
     found = []
@@ -137,23 +102,20 @@ def _name_apart(datasets: list[dict[str, Any]]) -> None:
     by_name: dict[str, list[list[str]]] = {}
     for one in datasets:
         by_name.setdefault(one["name"], []).append(one["measured"])
-    keys, labels = {one["name"] for one in datasets}, set[str]()
-    named = set[str]()
+    keys, labels = set[str](), set[str]()
     for one in datasets:
         alike, measured = by_name[one["name"]], one.pop("measured")
-        one["key"] = one["name"] if one["name"] not in named else _unused(one["name"], keys)
         apart = [words for place, words in enumerate(measured) if len({other[place] for other in alike}) > 1]
-        label = f"{one['title']} ({', '.join(apart)})" if apart else one["title"]
-        one["label"] = label if label not in labels else _unused(f"{label}, {one['key']}", labels, first=1)
-        named.add(one["name"])
-        keys.add(one["key"])
-        labels.add(one["label"])
+        one["key"] = _unused(one["name"], keys)
+        one["label"] = _unused(f"{one['title']} ({', '.join(apart)})" if apart else one["title"], labels)
 
 
-def _unused(name: str, taken: set[str], first: int = 2) -> str:
-    """The name with a number that nothing else has; without one where `first` is 1 and it is free."""
-    candidates = (name if number == 1 else f"{name} ({number})" for number in itertools.count(first))
-    return next(one for one in candidates if one not in taken)
+def _unused(name: str, taken: set[str]) -> str:
+    """The name, with a number where another has it; it is taken from now on."""
+    candidates = itertools.chain([name], (f"{name} ({number})" for number in itertools.count(2)))
+    free = next(one for one in candidates if one not in taken)
+    taken.add(free)
+    return free
 
 
 def _measured(part: pd.DataFrame) -> list[str]:
@@ -170,7 +132,6 @@ def _rows(part: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]
         memory = [peak_memory(records[name]) for name in runs]
         rows.append(
             {
-                "run": runs[0],
                 "runs": runs,
                 **names,
                 "main": not benchmark.isdisjoint(runs) if judged else not names["settings"],
@@ -191,21 +152,16 @@ def _figures(names: list[str], values: NDArray[np.float64]) -> dict[str, dict[st
     return figures
 
 
-def _told(names: list[str], records: dict[str, RunRecord]) -> dict[str, str]:
-    """What is unusual about the settings of each run, in words; empty for the method's defaults."""
-    defaults: dict[tuple[str, str], Settings | None] = {}
+def _format_changes(names: list[str], records: dict[str, RunRecord]) -> dict[str, str]:
+    """Where the settings of each run differ from the method's defaults, as text."""
     flat: dict[str, dict[str, str]] = {}
     strangers: dict[str, list[str]] = {}
     for name in names:
-        record = records[name]
-        method, dataset = record.config["method"], record.dataset["name"]
-        if (method, dataset) not in defaults:
-            defaults[method, dataset] = default_settings(method, dataset)
-        own, default = settings(record.config), defaults[method, dataset]
-        flat[name] = flatten(own if default is None else changes(own, default))
+        config, changed = records[name].config, changed_settings(records[name])
+        flat[name] = flatten(settings(config) if changed is None else changed)
         flat[name].pop("encoder", None)
-        if default is None:
-            strangers.setdefault(method, []).append(name)
+        if changed is None:
+            strangers.setdefault(config["method"], []).append(name)
     for alike in strangers.values():  # methods of somewhere else: what sets their runs apart must do
         varying = set(varying_keys([flat[name] for name in alike]))
         for name in alike:
@@ -216,25 +172,21 @@ def _told(names: list[str], records: dict[str, RunRecord]) -> dict[str, str]:
     }
 
 
-def _run(record: RunRecord, pools: _Pools) -> dict[str, Any]:
-    config = {key: value for key, value in record.config.items() if key != "seed"}
-    views = record.views or {"": record.metrics}
-    names = list(dict.fromkeys(name for scores in views.values() for name in scores))
+def _run(record: RunRecord) -> dict[str, Any]:
     always = {
         "method": record.config["method"],
         "encoder": record.config["encoder"],
         "dataset": str(record.dataset.get("title") or record.dataset["name"]),
         "seed": record.config["seed"],
-        "started": record.started,
+        "started": record.started[:19],
         "seconds": record.seconds,
-        "config": pools.config(config),
-        "environment": pools.environments.number(flatten(record.environment)),
-        "metrics": pools.metrics.number(names),
-        "views": {view: [scores.get(name) for name in names] for view, scores in views.items()},
+        "config": flatten({key: value for key, value in record.config.items() if key != "seed"}),
+        "environment": flatten(record.environment),
+        "scorers": record.scorers or {"": record.metrics},
     }
     where_kept = {
         "memory": peak_memory(record),
-        "curves": {name: pools.series.number(values) for name, values in _thinned(record.curves).items()},
+        "curves": _thinned(record.curves),
         "timings": record.timings,
         "training": flatten(record.training),
         "search": flatten(record.search),
@@ -268,7 +220,9 @@ def _thinned(curves: dict[str, list[float | None]]) -> dict[str, list[float | No
         return {}
     points = len(placed)
     curves = {
-        name: [values[index] if index < len(values) else None for index in placed] for name, values in curves.items()
+        name: [values[index] if index < len(values) else None for index in placed]
+        for name, values in curves.items()
+        if name not in _NOT_DRAWN
     }
     if points <= _POINTS:
         return curves

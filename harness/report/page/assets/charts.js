@@ -29,8 +29,7 @@ function lineChart(title, steps, lines) {
     ]),
     svg("text", { x: left, y: height - 6, text: short(first) }),
     svg("text", { x: width - right, y: height - 6, "text-anchor": "end", text: `step ${short(last)}` }),
-    ...lines.map(([, values], index) => svg("path", { class: `line s${index % 6}`, d: pathOf(steps, values, x, y) })),
-    ...lines.flatMap(([, values], index) => lonePoints(steps, values, x, y, index)),
+    ...lines.flatMap(([, values], index) => drawnLine(steps, values, x, y, `s${index % 6}`)),
     cursor,
   );
   const readings = lines.map(() => el("span", { class: "reading" }));
@@ -59,17 +58,15 @@ function lineChart(title, steps, lines) {
   return el("figure", { class: "chart" }, legend, drawing);
 }
 
-/** A line through the values that are there; validation is measured at some steps only. */
-function pathOf(steps, values, x, y) {
-  const points = steps.map((step, index) => [step, values[index]]).filter(([, value]) => Number.isFinite(value));
-  return points.map(([step, value], index) => `${index ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-}
-
-/** Dots where a line has so few points that it would not be seen. */
-function lonePoints(steps, values, x, y, index) {
+/** A line through the values that are there, with dots where they are so few that it would not be seen. */
+function drawnLine(steps, values, x, y, series) {
   const points = steps.map((step, at) => [step, values[at]]).filter(([, value]) => Number.isFinite(value));
-  if (points.length > 12) return [];
-  return points.map(([step, value]) => svg("circle", { class: `dot s${index % 6}`, cx: x(step), cy: y(value), r: 2 }));
+  const path = points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+  const dots = points.length > 12 ? [] : points;
+  return [
+    svg("path", { class: `line ${series}`, d: path }),
+    ...dots.map(([step, value]) => svg("circle", { class: `dot ${series}`, cx: x(step), cy: y(value), r: 2 })),
+  ];
 }
 
 const lastKnown = (values) => values.findLast((value) => value !== null) ?? null;

@@ -37,14 +37,15 @@ function methodComparison(explorer, chooseDataset) {
 
   async function rank() {
     const asked = { dataset, a: pickA.value, b: pickB.value };
+    const stale = () => asked.dataset !== dataset || asked.a !== pickA.value || asked.b !== pickB.value;
     try {
       const [ofA, ofB] = await Promise.all([hitsOf(dataset, asked.a), hitsOf(dataset, asked.b)]);
-      if (asked.dataset !== dataset || asked.a !== pickA.value || asked.b !== pickB.value) return;
+      if (stale()) return;
       const all = margins(ofA, ofB, pickMetric.value);
       ranked = sided(all, pickSide.value);
       summarise(all, ofA, ofB);
     } catch (fault) {
-      if (asked.dataset !== dataset || asked.a !== pickA.value || asked.b !== pickB.value) return;
+      if (stale()) return;
       ranked = [];
       byId("compare-summary").textContent = fault.message;
       byId("compare-bar").replaceChildren();

@@ -1,4 +1,4 @@
-// Building blocks: elements, numbers, commands. Texts only ever become text nodes.
+// Building blocks: elements, numbers, and the address of a view. Texts only ever become text nodes.
 
 const byId = (id) => document.getElementById(id);
 
@@ -77,40 +77,84 @@ function settled(milliseconds, run) {
   };
 }
 
-/** Runs a function at the first call and then at most once in some milliseconds, with a last time after the last call. */
+/** Runs a function once in some milliseconds at most, however often it is called. */
 function paced(milliseconds, run) {
-  let waiting = false;
-  let again = false;
-  return function call() {
-    if (waiting) {
-      again = true;
-      return;
-    }
-    waiting = true;
-    run();
-    setTimeout(() => {
-      waiting = false;
-      if (again) {
-        again = false;
-        call();
-      }
+  let timer;
+  return () => {
+    timer ??= setTimeout(() => {
+      timer = undefined;
+      run();
     }, milliseconds);
   };
 }
 
-/** Gives every command on the page a button that copies it. */
-function offerCopies() {
-  for (const box of document.querySelectorAll(".command")) {
-    const copied = async () => {
-      try {
-        await navigator.clipboard.writeText(box.querySelector("code").textContent);
-        button.textContent = "Copied";
-      } catch {
-        getSelection().selectAllChildren(box.querySelector("code"));
-        button.textContent = "Selected";
-      }
-    };
-    const button = el("button", { type: "button", text: "Copy", onclick: copied });
-    box.append(button);
+// What is being looked at lives in the address, after the section: #explorer?row=12&runs=r0,r3. A copied address
+// brings a reader to the same view.
+
+const view = { section: "", values: new Map(), restorers: [] };
+
+function readAddress() {
+  const [section, query] = location.hash.slice(1).split("?");
+  view.section = decoded(section);
+  if (query === undefined) return false;
+  const entries = query.split("&").map((part) => part.split("=").map(decoded));
+  view.values = new Map(entries.filter(([name, value]) => name && value !== undefined));
+  return true;
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a half-copied address is no reason to fail
   }
+}
+
+function writeAddress() {
+  const encoded = (text) => encodeURIComponent(text).replaceAll("%40", "@").replaceAll("%2C", ",");
+  const query = [...view.values].map(([name, value]) => `${encoded(name)}=${encoded(value)}`).join("&");
+  const address = `#${view.section}${query ? `?${query}` : ""}`;
+  if (address !== location.hash && address !== "#") history.replaceState(null, "", address);
+}
+
+/** A value of the view, or what it is when the address does not say. */
+const look = (name, otherwise = "") => view.values.get(name) ?? otherwise;
+
+/** Changes values of the view; an empty one is forgotten. */
+function remember(changes, section = view.section) {
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === "" || value === null || value === undefined) view.values.delete(name);
+    else view.values.set(name, String(value));
+  }
+  view.section = section;
+  writeAddress();
+}
+
+/** Registers what brings a part of the page to the view of the address. */
+const whenRestored = (restore) => view.restorers.push(restore);
+
+function scrollToSection(section) {
+  const target = section && byId(section);
+  if (target) target.scrollIntoView({ block: "start" });
+}
+
+function followAddress() {
+  addEventListener("hashchange", () => {
+    if (readAddress()) {
+      view.restorers.forEach((restore) => restore());
+      scrollToSection(view.section);
+    } else {
+      writeAddress(); // a link to a section keeps the view
+    }
+  });
+}
+
+/** The data of the page: nodes [shape, values...] that hold earlier nodes as [place]; see `packed` in Python. */
+function unpacked({ shapes, nodes }) {
+  const made = [];
+  for (const [shape, ...values] of nodes) {
+    const whole = values.map((value) => (Array.isArray(value) ? made[value[0]] : value));
+    made.push(shape < 0 ? whole : Object.fromEntries(shapes[shape].map((key, at) => [key, whole[at]])));
+  }
+  return made.at(-1);
 }

@@ -5,7 +5,7 @@ function runDrawer(data) {
   const body = drawer.querySelector(".drawer-body");
   const seeds = byId("drawer-seeds");
 
-  function open(row, name = row.run) {
+  function open(row, name = row.runs[0]) {
     byId("drawer-title").textContent = named(row.method);
     seeds.replaceChildren(
       ...row.runs.map((one) =>
@@ -18,11 +18,11 @@ function runDrawer(data) {
   }
 
   function show(row, name) {
-    const run = unpooled(data, data.runs[name]);
+    const run = data.runs[name];
     for (const button of seeds.children) button.setAttribute("aria-pressed", String(button.dataset.run === name));
     seeds.hidden = row.runs.length < 2;
     byId("drawer-about").textContent = [run.dataset, run.encoder, row.scorer, name].filter(Boolean).join(" · ");
-    body.replaceChildren(...drawerParts(data, run, row));
+    body.replaceChildren(...drawerParts(run, row));
     remember({ run: name, scorer: row.scorer });
   }
 
@@ -43,25 +43,15 @@ function runDrawer(data) {
   return { open, restore };
 }
 
-/** A run with its metrics and curves by name; the page keeps those lists once for all runs that share them. */
-function unpooled(data, run) {
-  const names = data.metrics[run.metrics];
-  const byMetric = (values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
-  const views = new Map(Object.entries(run.views).map(([scorer, values]) => [scorer, byMetric(values)]));
-  const curves = Object.entries(run.curves ?? {}).map(([name, number]) => [name, data.series[number]]);
-  const config = [...data.configs[run.config].map((number) => data.settings[number]), ["seed", run.seed]];
-  return { ...run, names, views, config, curves: new Map(curves) };
-}
-
-function drawerParts(data, run, row) {
+function drawerParts(run, row) {
   const warnings = (run.warnings ?? []).map((text) => el("p", { class: "warning", text }));
   return [
     ...warnings,
     part("metrics", "Metrics", metricsTable(run, row), binShares(run)),
-    part("curves", "Course of the training", ...curveCharts(run.curves)),
+    part("curves", "Course of the training", ...curveCharts(run.curves ?? {})),
     part("cost", "Cost", costBars(run)),
     part("config", "Configuration", configList(run, row)),
-    part("environment", "Environment", pairs([["started", run.started.replace("T", " ").slice(0, 19)], ...Object.entries(data.environments[run.environment])])),
+    part("environment", "Environment", pairs([["started", run.started.replace("T", " ")], ...Object.entries(run.environment)])),
   ];
 }
 
@@ -70,8 +60,8 @@ const part = (name, title, ...content) =>
 
 /** Metrics down in families, cutoffs across; one block of columns per way of scoring. */
 function metricsTable(run, row) {
-  const scorers = [...run.views.keys()];
-  const { names } = run;
+  const scorers = Object.keys(run.scorers);
+  const names = [...new Set(scorers.flatMap((scorer) => Object.keys(run.scorers[scorer])))];
   const families = [...new Set(names.map((name) => name.split("@")[0]))];
   const cutoffs = [...new Set(names.map((name) => name.split("@")[1]))].sort((a, b) => a - b);
   const first = ["P", "PSP", "nDCG"];
@@ -83,7 +73,7 @@ function metricsTable(run, row) {
     el("tr", {}, el("td"), ...scorers.flatMap(() => cutoffs.map((cutoff) => el("th", { scope: "col", text: `@${cutoff}` })))),
   ];
   const lines = families.map((family) =>
-    el("tr", {}, el("th", { scope: "row", text: family }), ...scorers.flatMap((scorer) => cutoffs.map((cutoff) => el("td", { text: percent(run.views.get(scorer)[`${family}@${cutoff}`]) })))),
+    el("tr", {}, el("th", { scope: "row", text: family }), ...scorers.flatMap((scorer) => cutoffs.map((cutoff) => el("td", { text: percent(run.scorers[scorer][`${family}@${cutoff}`]) })))),
   );
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Metrics" }, el("table", { class: "plain" }, el("thead", {}, ...head), el("tbody", {}, ...lines)));
 }
@@ -106,11 +96,11 @@ function binShares(run) {
 
 /** One chart per kind of figure: losses together, learning rates together, validation together. */
 function curveCharts(curves) {
-  const steps = curves.get("step");
+  const steps = curves.step;
   if (!steps) return [el("p", { class: "quiet", text: "This run kept no curves: it did not train, or it was made before they were kept." })];
   const groups = new Map();
-  for (const [name, values] of curves) {
-    if (name === "step" || name === "train/epoch") continue;
+  for (const [name, values] of Object.entries(curves)) {
+    if (name === "step") continue;
     const kind = kindOf(name);
     groups.set(kind, [...(groups.get(kind) ?? []), [name.split("/").at(-1), values]]);
   }
@@ -126,18 +116,17 @@ function kindOf(name) {
   if (family === "lr") return "Learning rate";
   if (figure?.startsWith("loss")) return "Loss";
   if (figure === "positives") return "Positives per query";
-  if (figure === "pool" || figure === "negatives") return "Labels in the pool";
-  return { seconds: "Seconds per epoch" }[figure] ?? name;
+  return figure === "pool" ? "Labels in the pool" : name;
 }
 
 function costBars(run) {
   const steps = Object.entries(run.timings ?? {}).sort(([, a], [, b]) => b - a);
   const facts = [["in all", duration(run.seconds)]];
   if (run.memory) facts.push(["peak memory", `${run.memory.toFixed(2)} GiB`]);
-  if (run.resumed) facts.push(["taken up again", count(run.resumed, "time")]);
-  facts.push(...Object.entries(run.training ?? {}).map(([name, value]) => [`training: ${name}`, value]));
-  facts.push(...Object.entries(run.search ?? {}).map(([name, value]) => [`search: ${name}`, value]));
-  facts.push(...Object.entries(run.augmentation ?? {}).map(([name, value]) => [`augmentation: ${name}`, value]));
+  if (run.resumed) facts.push(["resumed", count(run.resumed, "time")]);
+  for (const part of ["training", "search", "augmentation"]) {
+    facts.push(...Object.entries(run[part] ?? {}).map(([name, value]) => [`${part}: ${name}`, value]));
+  }
   return el("div", {}, pairs(facts), steps.length ? bars(steps.map(([name, seconds]) => [name, seconds, duration(seconds)])) : null);
 }
 
@@ -145,7 +134,7 @@ function costBars(run) {
 function configList(run, row) {
   const changed = new Set(row.settings.split(", ").map((setting) => setting.split("=")[0]));
   const isChanged = (name) => changed.has(name) || changed.has(name.replace(/^params\./, ""));
-  const entries = [...run.config];
+  const entries = [...Object.entries(run.config), ["seed", run.seed]];
   const marked = new Set(entries.map(([name]) => name).filter(isChanged));
   entries.sort(([a], [b]) => marked.has(b) - marked.has(a) || a.localeCompare(b));
   return el("div", {}, marked.size ? el("p", { class: "quiet", text: "Marked: not the method's default." }) : null, pairs(entries, marked));

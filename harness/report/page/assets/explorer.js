@@ -143,7 +143,7 @@ function predictionExplorer(manifest, changed) {
       const labels = await labelsOf(dataset, new Set([...truth, ...answered.flatMap((one) => one.ids)]));
       if (stale()) return;
       byId("query-text").textContent = readable(text);
-      byId("truth").replaceChildren(...truth.map((label) => el("li", {}, labelText(labels.get(label)), binOf(labels.get(label), dataset))));
+      byId("truth").replaceChildren(...truth.map((label) => el("li", {}, labelText(labels.get(label)), binOf(labels.get(label)))));
       byId("predictions").replaceChildren(...chosen.map((run, index) => methodColumn(dataset, run, answered[index], new Set(truth), labels)));
       if (!chosen.length) byId("predictions").append(el("p", { class: "quiet", text: "Choose a method above." }));
     } catch (fault) {
@@ -189,7 +189,7 @@ function runName(run, dataset) {
 const runTitle = (run) =>
   [run.id, run.encoder, run.scorer, run.settings, ...Object.entries(run.metrics).map(([name, value]) => `${name} ${percent(value)}`)].filter(Boolean).join(" · ");
 
-/** Texts and train rows of some labels: id -> [text, train rows]. */
+/** Some labels by id: [text, train rows, bin]. */
 async function labelsOf(dataset, ids) {
   const wanted = [...ids].filter((id) => id >= 0);
   const numbers = [...new Set(wanted.map((id) => Math.floor(id / dataset.shard_labels)))];
@@ -197,18 +197,17 @@ async function labelsOf(dataset, ids) {
   return new Map(wanted.map((id) => [id, parts.get(Math.floor(id / dataset.shard_labels))[id % dataset.shard_labels]]));
 }
 
-const labelText = (label) => el("span", { class: "label", dir: "auto", text: readable(label?.[0]), title: label?.[0] });
+const labelText = ([text]) => el("span", { class: "label", dir: "auto", text: readable(text), title: text });
 
-function binOf(label, dataset) {
-  const rows = label?.[1] ?? 0;
-  // the bins cut through labels of equal frequency, so a label carries its own
-  const bin = BINS[label?.[2]] ?? (rows >= dataset.head ? "head" : rows >= dataset.torso ? "torso" : "tail");
+/** The bins cut through labels of equal frequency, so a label carries its own. */
+function binOf([, rows, number]) {
+  const bin = BINS[number];
   return el("span", { class: `bin ${bin}`, title: `seen in ${count(rows, "train row")}`, text: `${bin} ${grouped.format(rows)}` });
 }
 
 function methodColumn(dataset, name, { ids, scores }, truth, labels) {
   const run = dataset.runs.find((one) => one.run === name);
-  const items = ids.flatMap((id, index) => (id < 0 ? [] : [prediction(labels.get(id), scores[index], truth.has(id), dataset)]));
+  const items = ids.flatMap((id, index) => (id < 0 ? [] : [prediction(labels.get(id), scores[index], truth.has(id))]));
   const first = ids.slice(0, 5).filter((id) => truth.has(id)).length;
   return el(
     "div",
@@ -218,8 +217,98 @@ function methodColumn(dataset, name, { ids, scores }, truth, labels) {
   );
 }
 
-function prediction(label, score, hit, dataset) {
+function prediction(label, score, hit) {
   const sign = el("span", { class: `sign ${hit ? "hit" : "miss"}`, role: "img", "aria-label": hit ? "hit" : "miss", text: hit ? "✓" : "×" });
-  const facts = el("span", { class: "facts" }, el("span", { class: "score", text: score === null ? "none" : score.toPrecision(3) }), binOf(label, dataset));
+  const facts = el("span", { class: "facts" }, el("span", { class: "score", text: score === null ? "none" : score.toPrecision(3) }), binOf(label));
   return el("li", { class: hit ? "hit" : "miss" }, sign, labelText(label), facts);
+}
+
+// A listbox of any length: only the rows in sight exist. The box has the focus; arrow keys move the choice.
+
+const ROW_HEIGHT = 62;
+const SPARE = 6;
+
+/**
+ * @param box the element with role listbox
+ * @param render (item) -> content of an option
+ * @param choose (item) -> called when an item is chosen by click or key
+ */
+function longList(box, render, choose) {
+  let items = [];
+  let chosen = -1; // position in items
+  let drawn = "";
+  const spacer = el("div", { class: "spacer", role: "presentation" });
+  box.replaceChildren(spacer);
+
+  function draw(force = false) {
+    const first = Math.max(0, Math.floor(box.scrollTop / ROW_HEIGHT) - SPARE);
+    const end = Math.min(items.length, Math.ceil((box.scrollTop + box.clientHeight) / ROW_HEIGHT) + SPARE);
+    const range = `${first}-${end}-${chosen}`;
+    if (!force && range === drawn) return;
+    drawn = range;
+    const options = [];
+    for (let position = first; position < end; position++) options.push(option(position));
+    spacer.replaceChildren(...options);
+    const visible = chosen >= first && chosen < end;
+    if (visible) box.setAttribute("aria-activedescendant", `${box.id}-${chosen}`);
+    else box.removeAttribute("aria-activedescendant");
+  }
+
+  function option(position) {
+    const node = el(
+      "div",
+      {
+        id: `${box.id}-${position}`,
+        role: "option",
+        "data-row": items[position],
+        "aria-selected": String(position === chosen),
+        "aria-posinset": position + 1,
+        "aria-setsize": items.length,
+        onclick: () => pick(position),
+      },
+      ...render(items[position]),
+    );
+    node.style.setProperty("--top", `${position * ROW_HEIGHT}px`);
+    return node;
+  }
+
+  function pick(position) {
+    if (!items.length) return;
+    chosen = Math.min(Math.max(position, 0), items.length - 1);
+    bringIntoSight();
+    draw();
+    choose(items[chosen]);
+  }
+
+  function bringIntoSight() {
+    const top = chosen * ROW_HEIGHT;
+    if (top < box.scrollTop) box.scrollTop = top;
+    else if (top + ROW_HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = top + ROW_HEIGHT - box.clientHeight;
+  }
+
+  function fill(list, item) {
+    items = list;
+    chosen = items.indexOf(item);
+    spacer.style.setProperty("--height", `${items.length * ROW_HEIGHT}px`);
+    draw(true);
+  }
+
+  /** Marks an item chosen elsewhere, in the middle of the box. */
+  function mark(item) {
+    chosen = items.indexOf(item);
+    if (chosen >= 0) box.scrollTop = chosen * ROW_HEIGHT - (box.clientHeight - ROW_HEIGHT) / 2;
+    draw(true);
+  }
+
+  box.addEventListener("scroll", () => draw(), { passive: true });
+  new ResizeObserver(() => draw()).observe(box);
+  box.addEventListener("keydown", (event) => {
+    const page = Math.max(1, Math.floor(box.clientHeight / ROW_HEIGHT) - 1);
+    const moves = { ArrowDown: chosen + 1, ArrowUp: chosen - 1, PageDown: chosen + page, PageUp: chosen - page, Home: 0, End: items.length - 1 };
+    const chooses = event.key === "Enter" || event.key === " ";
+    if (!(event.key in moves) && !chooses) return;
+    event.preventDefault();
+    pick(chooses ? Math.max(chosen, 0) : moves[event.key]);
+  });
+  return { fill, mark, pick, draw, step: (by) => pick(chosen + by), items: () => items };
 }

@@ -57,7 +57,7 @@ function isWhole(dataset, kind, number, content) {
   const isLabel = (id) => isCount(id) && id < dataset.labels;
   if (kind === "texts") return isList(content, rows, isText);
   if (kind === "truth") return isList(content, rows, (ids) => Array.isArray(ids) && ids.every(isLabel));
-  if (kind === "labels") return isList(content, lengthOf(dataset.labels, dataset.shard_labels), (one) => isText(one?.[0]) && isCount(one[1]));
+  if (kind === "labels") return isList(content, lengthOf(dataset.labels, dataset.shard_labels), (one) => isText(one?.[0]) && isCount(one[1]) && BINS[one[2]]);
   if (kind.endsWith("-hits")) return isText(content) && content.length === dataset.rows && [...content].every((letter) => HIT_LETTERS.includes(letter));
   const isRanking = (ids) => isList(ids, dataset.per_row, (id) => id === -1 || isLabel(id));
   return isList(content?.ids, rows, isRanking) && isList(content.scores, rows, (scores) => isList(scores, dataset.per_row, isFigure));

@@ -128,7 +128,7 @@ function rowOf(row, dataset, openRun) {
   );
   return el(
     "tr",
-    { "data-run": row.run, "data-scorer": row.scorer },
+    { "data-run": row.runs[0], "data-scorer": row.scorer },
     name,
     ...dataset.metrics.map((metric) => figureCell(metric, row.figures[metric])),
     el("td", { "data-key": "seconds", text: duration(row.seconds) }),

@@ -1,0 +1,190 @@
+"""`harness run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness.cli.show import print_json, print_table, say, short_path
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.runs.record import RunRecord
+    from harness.runs.resume import Earlier
+    from harness.settings.layers import Layer
+
+EXAMPLES = """
+Examples:
+
+harness run                                   (real data, no download)
+
+harness run --dataset lf-debiantitles         (35 thousand Debian packages)
+
+harness run --encoder minilm --seed 1 --set search.k=50
+
+harness run --dataset ./tickets/              (a folder of your own JSON lines)
+
+harness run --method unidec-thesis --set epochs=50 --set beta=2
+
+harness run --set validation.size=0.1 --set validation.patience=3     (early stopping)
+
+harness run --published thesis-2.2/unidec/lf-amazon-131k              (a row of a paper, its settings)
+
+harness run --resume RUN                      (go on after Ctrl-C, a kill or a power cut)
+"""
+
+
+def run(
+    method: Annotated[
+        str | None, typer.Option(help=f"Method; `harness ls methods`. Default: {DEFAULT_METHOD}.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help=f"Dataset name (`harness ls datasets`) or folder. Default: {DEFAULT_DATASET}.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. Default: 0.")] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, repeatable; `harness ls parameters` lists them."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
+    published: Annotated[
+        str | None, typer.Option(metavar="TABLE/ROW", help="Settings of a paper's row; `harness ls published`.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Take up an interrupted run, by id or folder, with its settings.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
+    filter_pairs: Annotated[
+        bool | None, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
+    ] = None,
+    track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
+    parent: Annotated[Path | None, typer.Option(hidden=True, help="What it belongs to; given by `bench`.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Train (where the method trains), evaluate and record one method on one dataset."""
+    from harness import run as pipeline
+    from harness.io.files import read_json
+    from harness.runs.record import runs_folder
+    from harness.runs.resume import find_earlier
+    from harness.settings.published import layer, published_row
+
+    if resume is not None and (config or published):
+        option = "--config" if config else "--published"
+        raise UserError(f"--resume brings the settings of its run; leave {option} out")
+    earlier = find_earlier(resume, out) if resume is not None else None
+    given: dict[str, Any] = {
+        "method": method,
+        "dataset": dataset,
+        "encoder": encoder,
+        "seed": seed,
+        "filter": filter_pairs,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    layers = _layers(config, earlier, override or [], given)
+    if published is not None:  # over the card's settings, under everything a person types
+        layers.insert(0, layer(published_row(published)))
+    settings, origins = pipeline.resolve_config(
+        _named("method", layers) or DEFAULT_METHOD, _named("dataset", layers) or DEFAULT_DATASET, layers
+    )
+    if out and out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder")
+    try:
+        belongs = read_json(parent) if parent else None
+        record = pipeline.run(settings, origins=origins, out=out, track=track, earlier=earlier, parent=belongs)
+    except KeyboardInterrupt:
+        say("stopped", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(record.model_dump(mode="json"))
+        return
+    _show(record, earlier.folder if earlier else runs_folder(out) / record.run_id, out, track)
+    if published:
+        _show_published(published)
+
+
+run.__doc__ = f"{run.__doc__}\n{EXAMPLES}"
+
+
+def _layers(
+    config: Path | None, earlier: "Earlier | None", overrides: list[str], given: dict[str, Any]
+) -> "list[Layer]":
+    """A file's settings or those of an interrupted run, under `--set`, under the options."""
+    from harness.model.folders import remembered_folders, with_folders
+    from harness.runs.record import require_place
+    from harness.settings.layers import Layer, parse_override, read_config_file
+
+    layers = [read_config_file(config)] if config else []
+    if earlier and given.get("method", earlier.config["method"]) != earlier.config["method"]:
+        raise UserError(
+            f"run {earlier.folder.name} is one of {earlier.config['method']}; it cannot go on as another method"
+        )
+    if earlier:
+        known = remembered_folders(earlier.config, earlier.metadata["encoder"].get("identity"))
+        layers = [Layer(f"run {earlier.folder.name}", {**earlier.config, **with_folders(earlier.config, known)})]
+    layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
+    layers += [Layer(f"--{key}", {key: value}) for key, value in given.items()]
+    if earlier:
+        for key in ("dataset", "encoder"):
+            require_place(earlier.folder.name, key, earlier.config[key], _named(key, layers) or "")
+    return layers
+
+
+def _named(key: str, layers: "list[Layer]") -> str | None:
+    found = [layer.values[key] for layer in layers if key in layer.values]
+    return str(found[-1]) if found else None
+
+
+def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> None:
+    from harness.runs.record import is_trial
+    from harness.tracking import tracking_uri
+
+    statistics, config = record.dataset["statistics"], record.config
+    families = list(dict.fromkeys(name.split("@")[0] for name in record.metrics))
+    ks = config["ks"]
+    trial = is_trial(config)
+    scored = "validation rows" if trial else f"{statistics['test']:,} test rows"
+    title = (
+        f"{config['method']} ({config['encoder']}) on {record.dataset['name']}: {scored}, "
+        f"{statistics['labels']:,} labels, seed {config['seed']}"
+    )
+    rows = [[family, *(f"{record.metrics[f'{family}@{k}']:.2f}" for k in ks)] for family in families]
+    print_table(title, ["%", *(f"@{k}" for k in ks)], rows, numeric=[f"@{k}" for k in ks])
+    if record.scorers:  # the ways of scoring the same model, side by side
+        names = [name for name in record.metrics if name.split("@")[0] in ("P", "PSP")]
+        rows = [[scorer, *(f"{values[name]:.2f}" for name in names)] for scorer, values in record.scorers.items()]
+        print_table("by scorer", ["scorer", *names], rows, numeric=names)
+    key = f"P@{ks[-1]}"
+    shares = ", ".join(f"{part['bin']} {part[key]:.2f}" for part in record.contributions)
+    say(f"{key} by frequency of the label: {shares}")
+    if training := record.training:
+        done = f"trained {training['steps']:,} steps" if "steps" in training else "fitted"
+        best = f", best epoch {training['best_epoch']}" if "best_epoch" in training else ""
+        resumed = f", resumed {len(record.resumed)} times" if record.resumed else ""
+        say(f"{done} in {training['seconds']:.1f} s{best}{resumed}")
+    slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
+    spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
+    say(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
+    say(f"run folder  {short_path(folder)}")
+    if track == "mlflow":  # a URI may hold a password, so it is not repeated
+        server = tracking_uri().startswith(("http://", "https://"))
+        say(f"in MLflow   {'open the server that MLFLOW_TRACKING_URI names' if server else 'python -m harness ui'}")
+    if trial:  # it saved no model, and no table shows it
+        return
+    if not out:
+        say('try it      python -m harness predict --run last --text "your text"')
+    say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+
+
+def _show_published(name: str) -> None:
+    """What the paper prints in the row that was run, and what is known to be wrong with it."""
+    from harness.settings.published import published_row
+
+    row = published_row(name)
+    shown = {column: f"{value:.2f}" if isinstance(value, float) else value for column, value in row.results.items()}
+    figures = ", ".join(f"{column} {value}" for column, value in shown.items() if value is not None)
+    say(f"published   {row.label} on {row.dataset}: {figures}")
+    for text in (row.slip, row.nearest):
+        if text:
+            say(f"            {text}")

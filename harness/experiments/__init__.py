@@ -1,0 +1,1 @@
+"""Many runs: bench, sweep and tune."""

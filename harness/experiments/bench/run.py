@@ -1,0 +1,369 @@
+"""A bench at work: cells as jobs of the runner, and the group run that each dataset has in MLflow.
+
+    <folder of runs>/bench-logs/<cell>.log          what the job of a cell wrote
+    <folder of runs>/benches/<bench>-<dataset>/     events.jsonl: cells as they end, how many are done and failed
+                                                    parent.json: what the runs are given
+                                                    comparison.md, .csv: all cells, also those done before
+
+A job holds the lock of its cell, and inherits it: if the bench is killed (SIGKILL, out of memory), the job goes on, and
+no other bench begins the same cell beside it, not even in the seconds before there is a run folder with its own lock.
+"""
+
+import secrets
+import signal
+import sys
+import tempfile
+import textwrap
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from harness.errors import Terminated, UserError
+from harness.experiments.bench import METRICS, RUNNING, Cell, Request, State, log_path
+from harness.experiments.bench.store import Found, RunStore, key_of
+from harness.experiments.display import Alike, Display, Row
+from harness.experiments.jobs import REFUSED, Engine, Handle, Job, LocalEngine, Runner, Work, why_ended
+from harness.io.files import write_json, write_text
+from harness.io.private import without_paths
+from harness.report.cells import Table
+from harness.report.rows import settings_of
+from harness.report.tables import render
+from harness.runs.log import GroupLog
+from harness.runs.metadata import recorded, recorded_name, recorded_setting
+from harness.runs.record import RunRecord
+from harness.tracking import make_tracker
+from harness.tracking.uploader import wait_for
+
+GROUP_FOLDER = "benches"
+_NAME_WIDTH = 80
+
+
+class Bench(Work):
+    """The cells of a bench as work for the runner; `states` say what became of each."""
+
+    def __init__(
+        self, states: list[State], store: RunStore, groups: "GroupRuns", *, workers: int, track: str, engine: Engine
+    ) -> None:
+        self._states, self._store, self._groups, self._track = states, store, groups, track
+        self._waiting = deque(state for state in states if state.status == "waiting")
+        self._running: dict[str, State] = {}
+        self._locks: dict[str, FileLock] = {}
+        self._share = engine.share(workers)
+        self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
+        earlier = store.finished()
+        self._known = {record.run_id for record in earlier}
+        cells = [state.cell for state in states]
+        self._alike = {cell.key: _alike(recorded(cell.config), cell.data_name) for cell in cells}
+        seconds = [(_alike(record.config, record.dataset["name"]), record.seconds) for record in earlier]
+        columns = ("method", "dataset", "seed", "status", *METRICS, "seconds")
+        self.display = Display("cells", columns, self.rows, workers=workers, earlier=seconds)
+
+    def rows(self) -> list[Row]:
+        """The cells for the display."""
+        return [self._row(state) for state in self._states]
+
+    def begin(self, runner: Runner) -> None:
+        """Show what was done before."""
+        super().begin(runner)
+        self.display.refresh()
+
+    def next(self) -> Job | None:
+        """The job of the next cell that nobody else has done or is doing."""
+        while self._waiting:
+            state = self._waiting.popleft()
+            job = self._job(state)
+            self._changed(state)
+            if job is not None:
+                return job
+        return None
+
+    def not_started(self, job: Job, error: OSError) -> None:
+        """The cell has failed."""
+        state = self.dropped(job)
+        state.status, state.reason = "failed", f"could not be started: {error.strerror or error}"
+        self._changed(state)
+
+    def ended(self, handle: Handle, code: int) -> None:
+        """Judge the cell, then let others have it."""
+        self._judge(self._running[handle.job.name], handle.job, code)
+        self._changed(self.dropped(handle.job))
+
+    def dropped(self, job: Job) -> State:
+        """Unlock the cell."""
+        self._locks.pop(job.name).release()
+        return self._running.pop(job.name)
+
+    def over(self) -> bool:
+        """Whether every cell was begun."""
+        return not self._waiting
+
+    def finish(self) -> None:
+        """Take what other processes have finished meanwhile."""
+        for state in self._states:
+            if state.status == "running elsewhere" and (record := self._store.look(state.cell).done):
+                state.finish(record)
+                self._changed(state)
+
+    def close(self, error: BaseException | None) -> None:
+        """Remove what jobs printed."""
+        self._scratch.cleanup()
+
+    def _job(self, state: State) -> Job | None:
+        """The job of a cell; None if somebody else has done or is doing its work."""
+        cell, log = state.cell, log_path(self._store.folder, state.cell)
+        descriptors: list[int] = []
+        log.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(log.with_suffix(".lock"), timeout=0, on_acquired=descriptors.append)
+        try:
+            lock.acquire()
+            found = self._store.look(cell, anew=state.refused)
+        except Timeout:
+            found = Found(elsewhere="another bench works on it, or a process of one")
+        if found.done:
+            state.finish(found.done)
+        elif found.elsewhere:
+            state.status, state.reason = "running elsewhere", found.elsewhere
+        if found.done or found.elsewhere:
+            lock.release()
+            return None
+        state.status, state.attempt = ("resumed", "resumed") if found.resumable else ("running", "new")
+        state.run_id, state.began = found.resumable, time.monotonic()
+        self._running[cell.name], self._locks[cell.name] = state, lock
+        scratch, parent = Path(self._scratch.name), self._groups.file_of(cell)
+        words = command(cell, self._store.folder, self._track, found.resumable, scratch, parent)
+        output = scratch / f"{cell.name}.out"
+        return Job(cell.name, tuple(words), log, output, resources=self._share, holds=tuple(descriptors))
+
+    def _judge(self, state: State, job: Job, code: int) -> None:
+        """What became of a cell whose job has ended."""
+        record = _printed_record(job) if code == 0 else None
+        state.seconds = state.took = time.monotonic() - state.began
+        if record is not None:
+            encoder = record.encoder.get("identity")
+            if key_of(record.config, record.dataset, record.metric_version, encoder) == state.cell.key:
+                state.finish(record)
+            else:
+                state.status, state.reason = "failed", "its data or its encoder changed meanwhile; bench again"
+            return
+        state.reason = why_ended(code, job.log)
+        if self.runner.stopping:
+            state.status = "stopped"
+        elif code == REFUSED and state.attempt == "resumed":
+            self.display.say(f"{state.cell}: {state.run_id} cannot be resumed ({state.reason}); beginning anew")
+            state.status, state.refused, state.reason = "waiting", True, ""
+            self._waiting.appendleft(state)
+            return
+        else:
+            state.status = "failed"
+        state.run_id = self._store.newest(state.cell.key)
+
+    def _changed(self, state: State) -> None:
+        self.display.refresh()
+        self._groups.changed(state)
+
+    def _row(self, state: State) -> Row:
+        config, running = state.cell.config, state.status in RUNNING
+        metrics = state.record.metrics if state.record else {}
+        figures = {name: f"{metrics[name]:.2f}" for name in METRICS if name in metrics}
+        seconds = time.monotonic() - state.began if running else state.took or state.seconds
+        cells = {"method": state.cell.title, "dataset": config.dataset, "seed": str(config.seed), **figures}
+        return Row(
+            name=state.cell.name,
+            status=state.status,
+            phase="running" if running else "waiting" if state.status == "waiting" else "ended",
+            cells=cells,
+            text=f"{state.cell}: {_format(state, figures)}",
+            attempt=int(state.refused),
+            alike=self._alike[state.cell.key],
+            seconds=seconds,
+            counts=state.status == "done" and state.run_id not in self._known,
+            remark=state.reason,
+            log=log_path(self._store.folder, state.cell),
+        )
+
+
+def run_bench(
+    states: list[State],
+    store: RunStore,
+    groups: "GroupRuns",
+    *,
+    workers: int,
+    track: str,
+    engine: Engine | None = None,
+) -> signal.Signals | None:
+    """Run every waiting cell; returns the signal that cut this short, if one did."""
+    engine = engine or LocalEngine()
+    bench = Bench(states, store, groups, workers=workers, track=track, engine=engine)
+    return Runner(bench, engine, bench.display, workers).run()
+
+
+def command(
+    cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path, parent: Path | None = None
+) -> list[str]:
+    """The command line of a cell; settings go through a file, so that they arrive as they are.
+
+    A run that is resumed keeps the group it began with.
+    """
+    place = ["--out", str(runs), "--track", track, "--json"]
+    start = [sys.executable, "-m", "harness", "run"]
+    config = cell.config
+    if resume is not None:
+        folders = {"--dataset": config.dataset, "--encoder": config.encoder}
+        where = [part for option, value in folders.items() if "/" in value for part in (option, value)]
+        return [*start, "--resume", resume, *where, *place]
+    settings = scratch / cell.name / "bench.json"  # a record says of each setting which file it came from
+    write_json(settings, cell.given)
+    named = ["--method", config.method, "--dataset", config.dataset, "--seed", str(config.seed)]
+    belongs = ["--parent", str(parent)] if parent else []
+    return [*start, *named, "--config", str(settings), *belongs, *place]
+
+
+def _printed_record(job: Job) -> RunRecord | None:
+    """The record that a job printed, if it did."""
+    try:
+        return RunRecord.model_validate_json(job.output.read_bytes()) if job.output else None
+    except (OSError, ValidationError):
+        return None
+
+
+def _format(state: State, figures: dict[str, str]) -> str:
+    """A status with its figures, or its reason."""
+    parts: list[str] = [state.status]
+    if state.status == "done":
+        parts += [f"{name} {value}" for name, value in figures.items()]
+        parts += [f"{state.seconds:.1f} s"] if state.seconds is not None else []
+        parts += ["resumed"] if state.attempt == "resumed" else ["was there"] if state.attempt is None else []
+    return ", ".join(parts) + (f": {state.reason}" if state.reason else "")
+
+
+def _alike(config: dict[str, Any], dataset: str) -> Alike:
+    """Other seeds of the same run, then the same method with other settings, then anything on the dataset."""
+    method, encoder = config["method"], config["encoder"]
+    return (dataset, method, encoder, settings_of(config)), (dataset, method, encoder), (dataset, method), (dataset,)
+
+
+class GroupRuns:
+    """The group runs of a bench in MLflow, one per dataset that has something to run; open while the bench runs.
+
+    They are for MLflow alone, so with `--track none` there are none. A full disk costs the group run, never the bench.
+    """
+
+    def __init__(self, request: Request, states: list[State], runs: Path, track: str) -> None:
+        """Open a log for every dataset with a waiting cell; none with `--track none`."""
+        self._states, self._runs = states, runs
+        self._groups: dict[str, GroupLog] = {}
+        self._steps: Counter[str] = Counter()
+        """The last step of each log."""
+        self.stopped = False
+        """Whether somebody said stop, so that the group runs end as killed."""
+        waiting = dict.fromkeys(state.cell.data_name for state in states if state.status == "waiting")
+        bench = f"bench-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        for dataset in waiting if track != "none" else ():
+            group_id = f"{bench}-{dataset}"
+            with self._sparing(dataset):
+                self._groups[dataset] = GroupLog(
+                    runs / GROUP_FOLDER / group_id,
+                    "bench",
+                    group_id,
+                    experiment=dataset,
+                    name=textwrap.shorten(f"bench {request.tables or request.methods}", _NAME_WIDTH, placeholder="..."),
+                    params=_params(request),
+                    tags={"bench": bench, "dataset": dataset},
+                    tracker=make_tracker(track),
+                )
+
+    def file_of(self, cell: Cell) -> Path | None:
+        """What `run --parent` takes for a cell."""
+        group = self._groups.get(cell.data_name)
+        return group.folder / "parent.json" if group else None
+
+    def changed(self, state: State) -> None:
+        """Log what became of a cell, and the counts of its dataset."""
+        dataset = state.cell.data_name
+        if dataset not in self._groups or state.status in ("waiting", *RUNNING):
+            return
+        of_dataset = [other.status for other in self._of(dataset)]
+        counts = {f"cells/{status}": float(of_dataset.count(status)) for status in ("done", "failed")}
+        with self._sparing(dataset):
+            self._groups[dataset].event("cell", **_cell_event(state))
+            # not how many have ended: one that ran elsewhere ends twice, and MLflow keeps the first figure of a step
+            self._steps[dataset] += 1
+            self._groups[dataset].metrics(counts, step=self._steps[dataset])
+
+    def compare(self, tables: Callable[[list[State]], list[Table]]) -> None:
+        """Write the comparison of each dataset: `tables` makes it from the states of one."""
+        for dataset, group in list(self._groups.items()):
+            states = self._of(dataset)
+            if not any(state.record for state in states):
+                continue
+            with self._sparing(dataset):
+                for form in ("md", "csv"):
+                    path = group.folder / f"comparison.{form}"
+                    write_text(path, render(tables(states), form))
+                    group.artifact(path)
+
+    def __enter__(self) -> Self:
+        for dataset, group in list(self._groups.items()):
+            with self._sparing(dataset):
+                group.__enter__()
+                write_json(group.folder / "parent.json", group.parent)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # the jobs did not wait until MLflow has everything of them
+        ran = [self._runs / state.run_id for state in self._states if state.attempt and state.run_id]
+        if self._groups and (late := wait_for(ran)):
+            print(  # noqa: T201
+                f"note: {len(late)} runs are still on their way to MLflow; `python -m harness sync` sends the rest",
+                file=sys.stderr,
+            )
+        for dataset, group in list(self._groups.items()):
+            ended: BaseException | None = error or (Terminated() if self.stopped else None)
+            if ended is None and (failed := sum(state.status == "failed" for state in self._of(dataset))):
+                ended = UserError(f"{failed} of {len(self._of(dataset))} cells failed")
+            with self._sparing(dataset):
+                group.__exit__(type(ended) if ended else None, ended, None)
+
+    def _of(self, dataset: str) -> list[State]:
+        return [state for state in self._states if state.cell.data_name == dataset]
+
+    @contextmanager
+    def _sparing(self, dataset: str) -> Iterator[None]:
+        """A fault of the disk ends the group run of a dataset, with a warning."""
+        try:
+            yield
+        except OSError as error:
+            self._groups.pop(dataset, None)
+            reason = error.strerror or error
+            print(f"warning: the bench goes on without its group run in MLflow: {reason}", file=sys.stderr)  # noqa: T201
+
+
+def _cell_event(state: State) -> dict[str, Any]:
+    """A cell for a log that may travel: folders by name alone."""
+    values = {key: value for key, value in state.as_dict().items() if key != "metrics"}
+    names = {"dataset": state.cell.data_name, "encoder": recorded_name(state.cell.config.encoder)}
+    return values | names | {"reason": without_paths(state.reason) or None}
+
+
+def _params(request: Request) -> dict[str, Any]:
+    """What the user asked for, without what is absent."""
+    given = {
+        "methods": request.methods,
+        "datasets": ",".join(map(recorded_name, (request.datasets or "").split(","))),
+        "seeds": request.seeds,
+        "table": request.tables,
+        "rows": request.rows,
+        "encoder": recorded_name(request.encoder or ""),
+        "settings": "; ".join(map(recorded_setting, request.settings)),
+    }
+    return {key: value for key, value in given.items() if value}

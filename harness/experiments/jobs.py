@@ -1,0 +1,316 @@
+"""Jobs and the one runner: which processes run where, so many side by side, and what became of each.
+
+    work.next() -> Job -> engine.submit(job) -> handle ... handle.poll() -> work.ended(handle, code)
+
+A bench is work whose jobs are runs of a list; a sweep is work whose jobs are workers that ask Optuna for trials.
+
+A job is plain data: a command line, its environment, its log, what it needs. The engine decides where it runs: here,
+in a process of this machine. An engine for Ray would start the same process in a task with `resources`, one for Slurm
+would make it an element of an array job; both need a file system that all nodes share, as logs and run folders are
+files. Retries are ours (the run store of a bench, the queue of a study), never the engine's, or a job would be repeated
+twice.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, Self
+
+from harness.errors import Terminated
+from harness.experiments.display import Display, tail
+from harness.io.private import without_paths
+from harness.machine.threads import available_cores, computing_threads
+
+STOP_SECONDS = 120.0
+"""How long a job may take to save itself before it is killed; a second signal makes it hurry."""
+REFUSED = 2
+"""Exit code of a command that found something wrong before it did anything."""
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job may use."""
+
+    cores: int | None = None
+    """None for as many as a run on its own would take."""
+    gpus: float = 0.0
+    """A fraction shares a device."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process to be run somewhere."""
+
+    name: str
+    """Tells it from others of its group."""
+    words: tuple[str, ...]
+    """Its command line."""
+    log: Path
+    """Takes its standard error, and its standard output unless `output` does."""
+    output: Path | None = None
+    order: bytes | None = None
+    """One line for its standard input; None for no input. The engine keeps that pipe open as long as its own process
+    lives: a job that reads to its end knows that nobody waits for it any more."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to that of this process."""
+    resources: Resources = Resources()
+    holds: tuple[int, ...] = ()
+    """Open files that a local process inherits, so that a lock lasts as long as the job does."""
+
+
+class Handle(Protocol):
+    """A job that was submitted."""
+
+    @property
+    def job(self) -> Job:
+        """What was submitted."""
+        ...
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it waits or runs."""
+        ...
+
+    def send(self, number: int) -> None:
+        """Send a signal to the job and to what it has started; nothing happens if it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """End the job at once and wait until it is gone."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs jobs."""
+
+    def submit(self, job: Job) -> Handle:
+        """Start a job; raises `OSError` if that is not possible now."""
+        ...
+
+    def share(self, workers: int) -> Resources:
+        """Return the resources of one of so many jobs side by side."""
+        ...
+
+
+class LocalProcess:
+    """A process of this machine, in a group of its own: Ctrl-C reaches it only through whoever started it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        threads = {} if job.resources.cores is None else {"OMP_NUM_THREADS": str(job.resources.cores)}
+        with ExitStack() as files:
+            errors = files.enter_context(job.log.open("wb"))
+            self._process = subprocess.Popen(
+                list(job.words),
+                stdin=subprocess.DEVNULL if job.order is None else subprocess.PIPE,
+                stdout=files.enter_context(job.output.open("wb")) if job.output else errors,
+                stderr=errors,
+                env={**os.environ, **threads, **job.environment},
+                process_group=0,
+                pass_fds=job.holds,
+            )
+        if job.order is not None and self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # it died at once; its exit code says so
+                self._process.stdin.write(job.order + b"\n")
+                self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        code = self._process.poll()
+        if code is not None and self.job.order is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        return code
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process group."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process group and wait for the process."""
+        self.send(signal.SIGKILL)
+        self._process.wait()
+
+
+class LocalEngine:
+    """Processes of this machine, which share its cores."""
+
+    def submit(self, job: Job) -> LocalProcess:
+        """Start a process."""
+        return LocalProcess(job)
+
+    def share(self, workers: int) -> Resources:
+        """Divide the cores; one worker alone is left as `run` would be."""
+        if workers == 1:
+            return Resources()
+        return Resources(cores=min(max(1, available_cores() // workers), computing_threads()))
+
+
+def why_ended(code: int, log: Path) -> str:
+    """Say in one line why a job ended, from its exit code and what it wrote last."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        hint = "; the system does that when memory runs out" if -code == signal.SIGKILL else ""
+        return f"ended by {name}{hint}"
+    lines = tail(log)
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
+    return without_paths(errors[-1]) if errors else f"ended with exit code {code}"
+
+
+class Work(ABC):
+    """What is to be done by jobs, and what becomes of it."""
+
+    @abstractmethod
+    def next(self) -> Job | None:
+        """Return a job to start now, None if there is none at the moment."""
+
+    @abstractmethod
+    def ended(self, handle: Handle, code: int) -> None:
+        """Judge a job that has ended."""
+
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether no further job will come."""
+
+    @abstractmethod
+    def not_started(self, job: Job, error: OSError) -> None:
+        """Take note that a job could not be started."""
+
+    @abstractmethod
+    def dropped(self, job: Job) -> object:
+        """Take note of a job that was killed after a fault of our own."""
+
+    def begin(self, runner: "Runner") -> None:
+        """Prepare; called once, when signals are noted already."""
+        self.runner = runner
+
+    def look(self) -> None:  # noqa: B027
+        """Do what has to be done regularly; called several times a second."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Do what is left after the last job; raise what makes the whole a failure."""
+
+    def close(self, error: BaseException | None) -> None:  # noqa: B027
+        """Always called at the end, with what cut the work short."""
+
+
+class Runner:
+    """Runs the jobs of some work until it is over or somebody says stop."""
+
+    def __init__(self, work: Work, engine: Engine, display: Display, workers: int) -> None:
+        self._work, self._engine, self._display, self._workers = work, engine, display, workers
+        self._interrupts = Interrupts()
+        self.running: list[Handle] = []
+        self._deadline: float | None = None
+        """When jobs that were told to stop are killed."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether jobs were told to stop; none is started any more."""
+        return self._deadline is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal has arrived."""
+        return self._interrupts.first is not None
+
+    def run(self) -> signal.Signals | None:
+        """Run everything; returns the signal that cut this short, if one did."""
+        error: BaseException | None = None
+        with self._display, self._interrupts:
+            try:
+                self._work.begin(self)
+                self._forward()
+                self._work.look()
+                while self.running or not (self.stopping or self._work.over()):
+                    self._start()
+                    time.sleep(_LOOK_SECONDS)
+                    self._forward()
+                    self._collect()
+                    self._work.look()
+                self._work.finish()
+                error = Terminated() if self.interrupted else None
+            except BaseException as fault:
+                error = fault
+                raise
+            finally:
+                for handle in self.running:  # only after a fault of our own: no job outlives it
+                    handle.kill()
+                    self._work.dropped(handle.job)
+                self._work.close(error)
+        return self._interrupts.first
+
+    def stop(self, number: signal.Signals | None, seconds: float | None = None) -> None:
+        """Send a signal to all jobs, if any is given, and kill those that are there after so many seconds."""
+        self._deadline = self._deadline or time.monotonic() + (STOP_SECONDS if seconds is None else seconds)
+        for handle in self.running:
+            if number is not None:
+                handle.send(number)
+
+    def _start(self) -> None:
+        while len(self.running) < self._workers and not self.stopping and (job := self._work.next()) is not None:
+            try:
+                self.running.append(self._engine.submit(job))
+            except OSError as error:  # no memory for another process, no space for its log
+                self._work.not_started(job, error)
+
+    def _forward(self) -> None:
+        """Tell the jobs what this process was told."""
+        for number in self._interrupts.take():
+            count = len(self.running)
+            self._display.say(f"{number.name}: waiting for what runs ({count}) to save; once more to hurry")
+            self.stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            for handle in self.running:
+                handle.kill()
+
+    def _collect(self) -> None:
+        for handle in list(self.running):
+            if (code := handle.poll()) is not None:
+                self.running.remove(handle)
+                self._work.ended(handle, code)
+
+
+class Interrupts:
+    """Notes Ctrl-C, SIGTERM and a closed terminal inside its block instead of unwinding the work in the middle."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self._new: list[signal.Signals] = []
+        self._previous: dict[int, Any] = {}
+
+    def take(self) -> list[signal.Signals]:
+        """Return what arrived since the last call."""
+        taken, self._new = self._new, []
+        return taken
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts mean it
+                    self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set from Python
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.first = self.first or signal.Signals(number)
+        self._new.append(signal.Signals(number))

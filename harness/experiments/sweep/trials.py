@@ -1,0 +1,304 @@
+"""The trials of a sweep as a queue in its database: N slots that wait, are claimed and end; who draws their points.
+
+A slot is one of the trials that were asked for, through all its attempts; each attempt is a trial of Optuna's. It is
+done when one of them is COMPLETE, PRUNED, or FAIL for a `reason`. A trial that is FAIL without one was lost: its worker
+died, or was silent for too long. `repair` puts the slot of a lost trial back, with the same point and one attempt more,
+until there were `max_retry`. Nothing depends on who notices, or on one process surviving two writes in a row (Optuna's
+`RetryFailedTrialCallback` loses a trial whose finder dies between them): a slot that two processes put back at once has
+two waiting trials, and whoever claims the later one drops it.
+
+Each slot has a sampler of its own, seeded by the sweep's seed and the number of the slot. So the points drawn before
+there is anything to learn from are the same however many workers draw them, and no two workers draw the same. Sweeps of
+the same ranges draw the same points, too, except where one begins with what another found: that point would come again.
+"""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.experiments.sweep import Plan
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+DUPLICATE = "another trial has this slot"
+ENDED = ("COMPLETE", "PRUNED", "FAIL")
+"""States of a slot that nothing more will come of."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One of the trials that were asked for, through all its attempts."""
+
+    number: int
+    trials: "tuple[FrozenTrial, ...]"
+    """By number; those that were dropped as duplicates are left out."""
+    max_retry: int
+    """How often it may be lost and still be put back."""
+
+    @property
+    def current(self) -> "FrozenTrial | None":
+        """The trial that counts: the one that ended well, else the first that runs or waits, else the last."""
+        for states in (("COMPLETE", "PRUNED"), ("RUNNING", "WAITING")):
+            if found := [trial for trial in self.trials if trial.state.name in states]:
+                return found[0]
+        return self.trials[-1] if self.trials else None
+
+    @property
+    def state(self) -> str:
+        """WAITING, RUNNING, COMPLETE, PRUNED, LOST for one to be put back, or FAIL, also for one lost too often."""
+        trial = self.current
+        if trial is None:
+            return "LOST"
+        lost = trial.state.name == "FAIL" and "reason" not in trial.user_attrs
+        return "LOST" if lost and self.attempts < self.max_retry else trial.state.name
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.state in ENDED
+
+    @property
+    def attempts(self) -> int:
+        """How often it was lost and put back."""
+        return max((trial.user_attrs.get("attempts", 0) for trial in self.trials), default=0)
+
+    @property
+    def values(self) -> list[float]:
+        """The objectives; empty while there are none."""
+        return list(self.current.values or []) if self.current else []
+
+    @property
+    def epochs(self) -> int | None:
+        """The last epoch that was validated."""
+        if self.current is None:
+            return None
+        last = self.current.user_attrs.get("epoch")
+        return int(last[0]) if last else self.current.last_step
+
+    def as_dict(self) -> dict[str, Any]:
+        """The slot as plain values, by the trial that counts; of a pruned trial the last value counts."""
+        trial = self.current
+        if trial is None:
+            return {"trial": None, "slot": self.number, "state": self.state, "values": None, "params": {}}
+        died = f"its worker died {self.attempts + 1} times" if self.state == "FAIL" else None
+        return {
+            "trial": trial.number,
+            "slot": self.number,
+            "state": self.state,
+            "values": trial.values,
+            "params": trial.params,
+            "started": trial.datetime_start.isoformat(timespec="milliseconds") if trial.datetime_start else None,
+            "seconds": round(trial.duration.total_seconds(), 3) if trial.duration else None,
+            "epochs": self.epochs,
+            "attempts": self.attempts + 1,
+            "run_id": trial.user_attrs.get("run_id"),
+            "reason": trial.user_attrs.get("reason") or died,
+        }
+
+
+def slots(study: "Study", plan: Plan, count: int | None = None) -> list[Slot]:
+    """The slots of a plan as they stand, or the first `count`."""
+    found: dict[int, list[FrozenTrial]] = defaultdict(list)
+    for trial in study.get_trials(deepcopy=False):
+        if trial.user_attrs.get("reason") != DUPLICATE:
+            found[slot_of(trial)].append(trial)
+    return [Slot(number, tuple(found[number]), plan.max_retry) for number in range(count or plan.trials)]
+
+
+def all_slots(study: "Study", plan: Plan) -> list[Slot]:
+    """The slots of a plan, and those beyond from an earlier sweep that asked for more."""
+    most = max((slot_of(trial) for trial in study.get_trials(deepcopy=False)), default=-1)
+    return slots(study, plan, max(plan.trials, most + 1))
+
+
+def slot_of(trial: "FrozenTrial") -> int:
+    """The slot of a trial; -1 for one that somebody else put into the study."""
+    return int(trial.user_attrs.get("slot", -1))
+
+
+def best_slots(found: list[Slot]) -> list[Slot]:
+    """Complete trials by value, best first; with two objectives those that no other beats in both, by the first one."""
+    done = [slot for slot in found if slot.state == "COMPLETE"]
+    done.sort(key=lambda slot: ([-value for value in slot.values], slot.number))
+    if not done or len(done[0].values) == 1:
+        return done
+    front = done[:1]
+    for slot in done[1:]:  # none after it has a better first objective, so the second decides
+        if slot.values[1] > front[-1].values[1] or slot.values == front[-1].values:
+            front.append(slot)
+    return front
+
+
+def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Put every slot that has no trial into the queue, until `stopped`: each is a write to the database."""
+    for slot in slots(study, plan):
+        if stopped():
+            return
+        if not slot.trials:
+            enqueue(study, {"slot": slot.number, "attempts": 0}, point=_known_point(plan, slot))
+
+
+def _known_point(plan: Plan, slot: Slot) -> Mapping[str, Any]:
+    """What is known of a slot's point before anything was drawn."""
+    return plan.starts[slot.number] if slot.number < len(plan.starts) else {}
+
+
+def enqueue(
+    study: "Study",
+    attributes: dict[str, Any],
+    like: "FrozenTrial | None" = None,
+    point: Mapping[str, Any] | None = None,
+) -> None:
+    """Add a waiting trial; `like` another one, with its point and what it has reported, or with values of `point`."""
+    from optuna.trial import TrialState, create_trial
+
+    study.add_trial(
+        create_trial(
+            state=TrialState.WAITING,
+            user_attrs=attributes,
+            system_attrs={"fixed_params": dict(point)} if point else None,  # as `Study.enqueue_trial` does
+            params=like.params if like else {},
+            distributions=like.distributions if like else {},
+            intermediate_values=like.intermediate_values if like else {},
+        )
+    )
+
+
+def repair(study: "Study", plan: Plan) -> list[Slot]:
+    """Fail trials that have been silent for too long, and put lost slots back; returns those it put back."""
+    from optuna.storages import fail_stale_trials
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the function is called experimental
+        fail_stale_trials(study)
+    again = [slot for slot in slots(study, plan) if slot.trials and slot.state == "LOST"]
+    for slot in again:
+        last = slot.trials[-1]
+        kept = {key: value for key, value in last.user_attrs.items() if key != "worker"}
+        attributes = {**kept, "attempts": slot.attempts + 1, "retry_of": last.number}
+        enqueue(study, attributes, like=last, point=_known_point(plan, slot))
+    return again
+
+
+def claim(study: "Study", plan: Plan, worker: str) -> int | None:
+    """Take the first waiting trial; returns its id, None if nothing waits.
+
+    The sign of life comes before the claim, so that a trial whose worker dies in the same moment is found silent later.
+    Of two trials of one slot the earlier one that is not lost keeps it.
+    """
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.trial import TrialState
+
+    storage = study._storage
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        trial_id, slot = trial._trial_id, slot_of(trial)
+        if not 0 <= slot < plan.trials:
+            continue
+        try:
+            storage.record_heartbeat(trial_id)  # type: ignore[attr-defined]
+            if not storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+                continue
+            storage.set_trial_user_attr(trial_id, "worker", worker)
+        except UpdateFinishedTrialError:
+            continue
+        earlier = study.get_trials(deepcopy=False)[: trial.number]
+        if not any(slot_of(other) == slot and other.state != TrialState.FAIL for other in earlier):
+            return trial_id
+        fail(study, trial_id, DUPLICATE)
+    return None
+
+
+def fail(study: "Study", trial_id: int, reason: str | None = None) -> bool:
+    """End a trial, for a reason or as lost; False if it has been ended before."""
+    return _change(study, trial_id, "FAIL", {} if reason is None else {"reason": reason})
+
+
+def give_back(study: "Study", trial_id: int) -> bool:
+    """Put a trial of one's own back into the queue without counting an attempt; False if it has been ended before."""
+    # until the next worker has written its name, the trial would seem to be still this one's
+    return _change(study, trial_id, "WAITING", {"worker": None})
+
+
+def _change(study: "Study", trial_id: int, state: str, attributes: dict[str, Any]) -> bool:
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.trial import TrialState
+
+    try:
+        for name, value in attributes.items():
+            study._storage.set_trial_user_attr(trial_id, name, value)
+        return study._storage.set_trial_state_values(trial_id, TrialState[state])
+    except UpdateFinishedTrialError:
+        return False
+
+
+def held_by(study: "Study", worker: str) -> "list[FrozenTrial]":
+    """The trials that a worker has claimed and not ended."""
+    from optuna.trial import TrialState
+
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return [trial for trial in running if trial.user_attrs.get("worker") == worker]
+
+
+def make_sampler(plan: Plan, slot: int) -> "BaseSampler":
+    """The sampler of a slot."""
+    from optuna.samplers import RandomSampler, TPESampler
+
+    others = (len(plan.starts),) if len(plan.starts) > 1 else ()
+    seed = int(np.random.SeedSequence(plan.seed, spawn_key=(slot, *others)).generate_state(1)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls some of its arguments experimental
+        return (RandomSampler if plan.sampler == "random" else TPESampler)(seed=seed, **_sampler_options(plan))
+
+
+def make_pruner(plan: Plan) -> "BasePruner":
+    """The pruner of a sweep; one that never prunes where there is no single order to judge by."""
+    from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
+
+    kinds: dict[str, Any] = {"median": MedianPruner, "hyperband": HyperbandPruner}
+    kind: type[BasePruner] = kinds[plan.pruner] if plan.pruning else NopPruner
+    return kind(**_pruner_options(plan))
+
+
+def describe_search(plan: Plan) -> dict[str, Any]:
+    """Sampler, pruner and their versions, for the record."""
+    import optuna
+
+    return {
+        "optuna": optuna.__version__,
+        "sampler": plan.sampler,
+        "sampler_options": _sampler_options(plan),
+        "pruner": plan.pruner if plan.pruning else "none",
+        "pruner_options": _pruner_options(plan),
+    }
+
+
+def _sampler_options(plan: Plan) -> dict[str, Any]:
+    """The arguments of a sampler, apart from its seed.
+
+    TPE learns the parameters together for one objective and each alone for two, as Optuna 5 does; `constant_liar` keeps
+    workers away from points that others are trying. Ten trials are drawn at random before it has enough to learn from.
+    """
+    if plan.sampler == "random":
+        return {}
+    together = len(plan.objectives) == 1
+    return {"n_startup_trials": 10, "n_ei_candidates": 24, "multivariate": together, "constant_liar": True}
+
+
+def _pruner_options(plan: Plan) -> dict[str, Any]:
+    """The arguments of a pruner.
+
+    The median rule needs five whole trials, three epochs of every trial, and three others that came as far.
+    """
+    if not plan.pruning:
+        return {}
+    if plan.pruner == "median":
+        return {"n_startup_trials": 5, "n_warmup_steps": 3, "interval_steps": 1, "n_min_trials": 3}
+    return {"min_resource": 1, "max_resource": plan.epochs or "auto", "reduction_factor": 3}

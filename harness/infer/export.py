@@ -1,0 +1,294 @@
+"""A trained dual encoder as a folder that other software reads.
+
+    z = N(tanh(W f(x) + b))        f: encoder, W and b: projection, N(v) = v / max(|v|, 1e-12)
+
+`export_sentence_transformers` writes z as stock modules, so that `SentenceTransformer(folder)` gives our vectors:
+
+    transformer    Transformer -> Pooling -> [Dense with Tanh ->] Normalize
+    static         StaticEmbedding with rows w(t) E[t] -> Normalize [-> Dense with Tanh -> Normalize]
+
+StaticEmbedding takes the mean of its rows where f takes the sum; the two differ by a positive factor, which N removes.
+The files are written here, in that library's format; only reading them needs the library.
+"""
+
+import html
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from harness import __version__
+from harness.data.tokens import Tokenizer
+from harness.errors import DataError, UserError
+from harness.io.files import sha256_file, whole_folder, write_json, write_text
+from harness.io.printable import printable
+from harness.model.encoders.encoder import Encoder
+from harness.model.encoders.static import StaticEncoder
+from harness.model.encoders.transformer import TransformerEncoder, quiet_library
+
+WEIGHTS = "model.safetensors"
+_POOLING_FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+}
+_SENTENCE_USAGE = """\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({folder})  # the path of this folder
+queries = model.encode(["a text to be labelled"])
+labels = model.encode(["the text of one label", "the text of another"])
+scores = model.similarity(queries, labels)  # cosine, [queries, labels]
+```
+
+A text is cut after {max_len} tokens, special tokens included. No code from this folder is run.
+"""
+_SAFETENSORS_USAGE = """\
+```python
+from safetensors.torch import load_file
+
+tensors = load_file({folder} + "/model.safetensors")  # the path of this folder
+```
+"""
+
+
+def export_sentence_transformers(
+    encoder: Encoder, projection: nn.Linear | None, folder: Path, *, max_len: int, metadata: dict[str, Any]
+) -> None:
+    """Write a dual encoder as a folder for sentence-transformers; whole, or not at all.
+
+    Args:
+        encoder: A transformer or static encoder, on any device and in any mode; left as it is.
+        projection: From the encoder's D to the head's; None where z = N(f(x)).
+        folder: New, or empty.
+        max_len: Tokens per text, special tokens included, as in the token store of the run.
+        metadata: For the model card and the manifest, JSON values: method, dataset, encoder, metrics (a mapping), ...
+    """
+    if not isinstance(encoder, TransformerEncoder | StaticEncoder):
+        raise UserError(
+            f"encoder {encoder.name!r} has no counterpart in sentence-transformers; export its plain safetensors"
+        )
+    _check_fit(encoder, projection, max_len)
+
+    def write(temporary: Path, name: str) -> None:
+        if isinstance(encoder, TransformerEncoder):
+            modules = _write_transformer(encoder, max_len, temporary)
+        else:
+            modules = _write_static(encoder, max_len, temporary)
+        if projection is not None:
+            modules += [("Dense", _write_dense(projection, temporary / f"{len(modules)}_Dense"))]
+        if modules[-1][0] != "Normalize":
+            modules += [("Normalize", _write_normalize(temporary / f"{len(modules)}_Normalize"))]
+        _write_listing(modules, temporary)
+        usage = _SENTENCE_USAGE.format(folder=json.dumps(name), max_len=max_len)
+        _write_card(temporary, name, "sentence-transformers", metadata, usage)
+
+    _publish(folder, write, metadata)
+
+
+def export_safetensors(tensors: Mapping[str, Tensor], folder: Path, metadata: dict[str, Any]) -> None:
+    """Write named tensors as model.safetensors with config.json and a model card; whole, or not at all.
+
+    Args:
+        tensors: Of any shape and type, on any device.
+        folder: New, or empty.
+        metadata: For config.json, the model card and the manifest, JSON values.
+    """
+    _check_finite(tensors)
+    shapes = {
+        name: {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in tensors.items()
+    }
+
+    def write(temporary: Path, name: str) -> None:
+        _write_tensors(tensors, temporary)
+        write_json(temporary / "config.json", {"facts": metadata, "harness_version": __version__, "tensors": shapes})
+        _write_card(temporary, name, "safetensors", metadata, _SAFETENSORS_USAGE.format(folder=json.dumps(name)))
+
+    _publish(folder, write, metadata)
+
+
+# ---------------------------------------------------------------- what can be exported
+
+
+def _check_fit(encoder: Encoder, projection: nn.Linear | None, max_len: int) -> None:
+    if encoder.longest is not None and max_len > encoder.longest:
+        raise UserError(f"encoder {encoder.name!r} reads at most {encoder.longest} tokens; max_len is {max_len}")
+    specials = _read_tokenizer(encoder.tokenizer).num_special_tokens_to_add(is_pair=False)
+    if max_len <= specials:
+        raise UserError(f"max_len {max_len} leaves no room for text beside {specials} special tokens; raise it")
+    if projection is not None and projection.in_features != encoder.dim:
+        raise ValueError(f"a projection of {projection.in_features} dimensions on an encoder of {encoder.dim}")
+    _check_finite(encoder.state_dict())
+    if projection is not None:
+        _check_finite(projection.state_dict())
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"weights {name!r} hold NaN or infinity, so training diverged; nothing was exported")
+
+
+def _read_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """The library's tokenizer as the encoder uses it: without the padding and truncation its file may ask for."""
+    path = tokenizer.path
+    if not path.is_file() or sha256_file(path) != tokenizer.sha256:
+        raise DataError("the tokenizer is gone or is not the one the model was trained with; put it back", path)
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.no_padding()
+    library.no_truncation()
+    return library
+
+
+# ---------------------------------------------------------------- modules, each as (kind, path inside the folder)
+
+
+def _write_transformer(encoder: TransformerEncoder, max_len: int, folder: Path) -> list[tuple[str, str]]:
+    """Transformer and Pooling."""
+    model: Any = encoder.model
+    with quiet_library():
+        model.save_pretrained(folder)
+    library = _read_tokenizer(encoder.tokenizer)
+    write_text(folder / "tokenizer.json", library.to_str())
+    settings = {
+        # any class named after a model would rebuild the tokenizer from its vocabulary and drop parts of the file
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_len,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "right",
+        "truncation_side": "right",
+        "clean_up_tokenization_spaces": False,
+        "pad_token": library.id_to_token(_padding_id(encoder)),
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+    # without this argument the library would invent weights for the pooler that the encoder dropped
+    poolable = "add_pooling_layer" in inspect.signature(type(model)).parameters
+    options = {"model_args": {"add_pooling_layer": False}} if poolable else {}
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_len, "do_lower_case": False, **options})
+    flags = {flag: mode == encoder.pooling for mode, flag in _POOLING_FLAGS.items()}
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": encoder.dim, **flags})
+    return [("Transformer", ""), ("Pooling", "1_Pooling")]
+
+
+def _padding_id(encoder: TransformerEncoder) -> int:
+    """An id to pad with.
+
+    Padding is masked, so any id serves. But the library reads the name of its padding token as that token wherever it
+    stands in a text, so it has to be a token that is read that way already.
+    """
+    special = encoder.tokenizer.special_ids.tolist()
+    if not special:
+        raise UserError(f"{encoder.tokenizer.path} has no special token to pad with; export the plain safetensors")
+    return encoder.pad_id if encoder.pad_id in special else int(special[0])
+
+
+def _write_static(encoder: StaticEncoder, max_len: int, folder: Path) -> list[tuple[str, str]]:
+    """StaticEmbedding and Normalize."""
+    library = _read_tokenizer(encoder.tokenizer)
+    before, after = encoder.tokenizer.frame
+    if encoder.weights[[*before, *after]].any():
+        raise UserError(
+            f"encoder {encoder.name!r} weighs the special tokens around a text, which StaticEmbedding leaves out; "
+            "export the plain safetensors"
+        )
+    # that module adds no special tokens, and its only limit on length is the one inside tokenizer.json
+    library.enable_truncation(max_len - library.num_special_tokens_to_add(is_pair=False))
+    place = folder / "0_StaticEmbedding"
+    write_text(place / "tokenizer.json", library.to_str())
+    rows = encoder.weights[:, None] * encoder.table.weight
+    _write_tensors({"embedding.weight": rows}, place)
+    return [("StaticEmbedding", place.name), ("Normalize", _write_normalize(folder / "1_Normalize"))]
+
+
+def _write_dense(projection: nn.Linear, place: Path) -> str:
+    settings = {
+        "in_features": projection.in_features,
+        "out_features": projection.out_features,
+        "bias": projection.bias is not None,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    write_json(place / "config.json", settings)
+    _write_tensors({f"linear.{name}": tensor for name, tensor in projection.state_dict().items()}, place)
+    return place.name
+
+
+def _write_normalize(place: Path) -> str:
+    write_json(place / "config.json", {"module_input_name": "sentence_embedding"})
+    return place.name
+
+
+def _write_listing(modules: list[tuple[str, str]], folder: Path) -> None:
+    """modules.json and config_sentence_transformers.json; the library maps these class paths to where classes moved."""
+    listing = [
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for place, (kind, path) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", listing)
+    settings = {
+        "model_type": "SentenceTransformer",
+        "__version__": {"transformers": transformers.__version__, "pytorch": torch.__version__},
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    }
+    write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Save tensors on the CPU; those that share memory become copies, because the format has no sharing."""
+    separate: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        memory = own.untyped_storage().data_ptr()
+        separate[name] = own.clone() if memory in seen else own
+        seen.add(memory)
+    save_file(separate, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+# ---------------------------------------------------------------- model card and folder
+
+
+def _write_card(folder: Path, name: str, library: str, metadata: dict[str, Any], usage: str) -> None:
+    """README.md: the metadata, tables for those that are mappings, and how to load the folder."""
+    listed = {**metadata, "exported by": f"harness {__version__}"}
+    lines = ["---", f"library_name: {library}", "tags: [extreme-multi-label-classification]", "---", ""]
+    lines += [f"# {_format(name)}", ""]
+    lines += [f"- {_format(key)}: {_format(value)}" for key, value in listed.items() if not isinstance(value, Mapping)]
+    for key, value in listed.items():
+        if isinstance(value, Mapping) and value:
+            lines += ["", f"## {_format(key)}", "", "| name | value |", "|---|---|"]
+            lines += [f"| {_format(part)} | {_format(number)} |" for part, number in value.items()]
+    lines += ["", "## Use", "", usage]
+    write_text(folder / "README.md", "\n".join(lines))
+
+
+def _format(value: Any) -> str:
+    """A value as inert Markdown on one line."""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return html.escape(" ".join(printable(text).split()), quote=False).replace("|", "\\|").replace("`", "'")
+
+
+def _publish(folder: Path, write: Callable[[Path, str], None], metadata: dict[str, Any]) -> None:
+    """Call `write(temporary folder, final name)`, add the manifest and rename; a failure leaves nothing behind."""
+    folder = folder.expanduser().resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; name a new one, or move it away")
+    try:
+        with whole_folder(folder) as draft:
+            write(draft.path, folder.name)
+            draft.metadata = {"facts": metadata, "harness_version": __version__}
+            for path in draft.path.rglob("*"):  # the safetensors library writes for its own user only
+                path.chmod(0o755 if path.is_dir() else 0o644)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{folder} could not be written: {reason}; free some space or name another") from error

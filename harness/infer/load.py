@@ -1,0 +1,294 @@
+"""A finished run back in memory: the same data, the same encoder, the weights it ended with.
+
+Everything is rebuilt from the run folder and compared with its record, because a model on other data or on another
+encoder would answer without any error, and wrongly. `export_run` hands the model on to other software.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.augment import NONE, with_augmented_rows
+from harness.data import Dataset, load
+from harness.data.ragged import Ragged, Texts
+from harness.errors import DataError, UserError, unknown_name
+from harness.io.files import read_manifest, sha256_json
+from harness.machine.device import choose_device
+from harness.model.encoders.encoder import Encoder, load_encoder
+from harness.model.folders import remembered_folders, with_folders
+from harness.runs.record import (
+    RunRecord,
+    find_records,
+    is_trial,
+    read_record,
+    refuse_places,
+    require_place,
+    runs_folder,
+)
+from harness.runs.record import run_folder as named_folder
+from harness.settings.identity import BEFORE
+from harness.settings.layers import Layer, resolve_layers
+from harness.settings.method import Inputs, Parts, Ranker, load_method
+from harness.settings.schema import RunConfig
+from harness.train.inputs import hold_out, text_length, tokenise, train_side
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+NEWEST = "last"
+"""The name that stands for the newest finished run."""
+FORMATS = ("sentence-transformers", "safetensors")
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with the labels it knows, ready to score texts; the data it was trained on need not be there."""
+
+    record: RunRecord
+    config: RunConfig
+    label_id: Texts
+    """[L]."""
+    label_text: Texts
+    """[L]."""
+    label_tokens: Ragged
+    """[L]."""
+    encoder: Encoder
+    parts: Parts
+    """In eval mode, with the weights of the run."""
+    max_len: int
+    """Tokens per text, special tokens included."""
+    device: str
+    identity: str
+    """sha256 over what decides the model's vectors: weights, method, encoder, tokens, data."""
+
+
+@dataclass(frozen=True)
+class TrainedRun(TrainedModel):
+    """A finished run."""
+
+    dataset: Dataset
+
+
+def load_run(
+    run: str,
+    out: Path | None = None,
+    *,
+    dataset: str | None = None,
+    encoder: str | None = None,
+    device: str = "auto",
+) -> TrainedRun:
+    """Load a finished run.
+
+    Args:
+        run: Its id, the path of its folder, or `last` for the newest finished run.
+        out: Folder of run folders; by default the workspace's.
+        dataset: Where its dataset is, if that was a folder: a record keeps names, never paths.
+        encoder: Where its encoder is, if that was a model folder.
+        device: auto, cpu, cuda, cuda:1 or mps; need not be the one it was trained on.
+    """
+    folder = run_folder(run, out)
+    record = finished_record(folder)
+    places = with_folders(record.config, remembered_folders(record.config, record.encoder.get("identity")))
+    places |= {key: place for key, place in (("dataset", dataset), ("encoder", encoder)) if place is not None}
+    config = config_of(record, {**places, "device": device})
+    for key in ("dataset", "encoder"):
+        require_place(record.run_id, key, record.config[key], getattr(config, key))
+    data = load(config.dataset, use_filter=config.filter)
+    inputs = rebuilt_inputs(record, config, data)
+    model = ready_model(record, config, inputs, data.label_id, data.label_text, folder / "model")
+    return TrainedRun(**vars(model), dataset=data)
+
+
+def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
+    """The config of a run, checked again, with what is another one on this machine."""
+    refuse_places(f"the record of run {record.run_id}", record.config)
+    method = load_method(record.config["method"])
+    layers = [Layer("before", BEFORE), Layer(f"run {record.run_id}", record.config), Layer("given", changes)]
+    return resolve_layers(layers, method.params)[0]
+
+
+def rebuilt_inputs(record: RunRecord, config: RunConfig, data: Dataset) -> Inputs:
+    """What the method of a run built from, after comparing data and encoder with the record; without augmented rows."""
+    require_same(record, "dataset", "digest", data.digest)
+    device = choose_device(config.device)
+    encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
+    require_same(record, "encoder", "identity", encoder.identity)
+    kept, _ = hold_out(data, config)
+    tokens = tokenise(data, encoder, text_length(config, encoder), kept)
+    # the run itself has warned of what there was to warn of
+    return train_side(data, kept, tokens, encoder, device, config, lambda _: None)
+
+
+def ready_model(
+    record: RunRecord, config: RunConfig, inputs: Inputs, label_id: Texts, label_text: Texts, weights: Path
+) -> TrainedModel:
+    """The model of a run, from what its method builds from and the folder of its weights."""
+    method = load_method(config.method)
+    params = method.params.model_validate(config.params)
+    parts = method.build(inputs, params)
+    if parts.model is None and config.augment != NONE:  # a saved model needs no augmented rows, anything else might
+        parts = method.build(with_augmented_rows(inputs, config)[0], params)
+    max_len = text_length(config, inputs.encoder)
+    identity = {
+        "weights": _load_weights(parts, weights),
+        "method": [config.method, config.params],
+        "encoder": [inputs.encoder.identity, inputs.encoder.tokenizer.sha256, max_len],
+        "dataset": record.dataset["digest"],
+        # validation rows are not counted where an encoder learns how frequent its tokens are
+        "held_out": [config.validation.size, config.seed] if config.validation.size else None,
+    }
+    return TrainedModel(
+        record=record,
+        config=config,
+        label_id=label_id,
+        label_text=label_text,
+        label_tokens=inputs.label_tokens,
+        encoder=inputs.encoder,
+        parts=parts,
+        max_len=max_len,
+        device=inputs.device,
+        identity=sha256_json(identity),
+    )
+
+
+def run_folder(run: str, out: Path | None = None) -> Path:
+    """The folder of a run, by its id, by its path, or by the word `last`."""
+    if run == NEWEST:
+        runs = runs_folder(out)
+        records = [record for record in find_records([runs]) if not is_trial(record.config)]
+        finished = [record.run_id for record in records if record.status == "finished"]
+        there = [runs / run_id for run_id in finished if (runs / run_id).is_dir()]
+        if not there:
+            raise UserError(f"there is no finished run in {runs}; make one with `python -m harness run`")
+        return there[-1]
+    return named_folder(run, out)
+
+
+def finished_record(folder: Path) -> RunRecord:
+    """The record of a run that came to its end; any other run is refused with the way to finish it."""
+    resume = f"take it up with `python -m harness run --resume {folder.name}`"
+    if not (folder / "record.json").exists():
+        if not (folder / "events.jsonl").exists():
+            raise UserError(f"{folder} is not the folder of a run; `python -m harness ls runs` lists what there is")
+        raise UserError(f"run {folder.name} is unfinished: it is still running, or it was killed; if so, {resume}")
+    record = read_record(folder)
+    if record.status != "finished":
+        reason = f" ({record.error})" if record.error else ""
+        raise UserError(f"run {record.run_id} is unfinished: {record.status}{reason}; {resume}")
+    if is_trial(record.config):
+        raise UserError(
+            f"run {record.run_id} was scored on validation rows, so it saved no model; run it with --set evaluate=test"
+        )
+    return record
+
+
+def require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
+    """Refuse data or an encoder other than that of the run."""
+    expected = str(getattr(record, key).get(mark, "unknown"))
+    if found != expected:
+        raise UserError(
+            f"the {key} {record.config[key]!r} is not the one run {record.run_id} was made with: its {mark} is "
+            f"{found[:12]}, that of the run {expected[:12]}; put the old one back (a folder: --{key} PATH), or run anew"
+        )
+
+
+def _load_weights(parts: Parts, folder: Path) -> str | None:
+    """Put the saved weights into the model; return their sha256, None for a method without training."""
+    if parts.fitted is not None:
+        from harness.train.checkpoint import verify_files
+
+        digest = verify_files(folder)
+        parts.fitted.load(folder)
+        return digest
+    if parts.model is None:
+        return None
+    from harness.train.checkpoint import MODEL, load_model
+
+    tensors, _ = load_model(folder)
+    try:
+        parts.model.load_state_dict(tensors)
+    except RuntimeError as error:
+        detail = str(error).splitlines()[-1].strip()
+        raise DataError(f"these weights do not fit the settings of the run ({detail}); run anew", folder) from error
+    parts.model.eval()
+    manifest = read_manifest(folder) or {}
+    return str(manifest["files"][MODEL]["sha256"])
+
+
+# ---------------------------------------------------------------- for other software
+
+
+def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
+    """Write the model of a run into a new folder.
+
+    Args:
+        trained: The run.
+        form: `sentence-transformers` for its dual encoder as a folder for that library, `safetensors` for all weights.
+        folder: New, or empty.
+    """
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    if trained.parts.fitted is not None:
+        raise UserError(
+            f"method {trained.config.method!r} has no dual encoder and no weights by name, so it cannot be exported; "
+            f"its files are in the folder model/ of run {trained.record.run_id}"
+        )
+    from harness.infer.export import export_safetensors, export_sentence_transformers
+
+    if form == "safetensors":
+        export_safetensors(_weights(trained), folder, _metadata(trained, trained.record.metrics))
+        return
+    scorer, projection = _dual_encoder(trained)
+    metadata = _metadata(trained, trained.record.scorers.get(scorer, trained.record.metrics))
+    export_sentence_transformers(trained.encoder, projection, folder, max_len=trained.max_len, metadata=metadata)
+
+
+def _weights(trained: TrainedRun) -> "dict[str, Tensor]":
+    model = trained.parts.model
+    if model is not None:  # a table in bfloat16 becomes what every reader knows
+        return {
+            name: tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
+            for name, tensor in model.state_dict().items()
+        }
+    return {f"encoder.{name}": tensor for name, tensor in trained.encoder.state_dict().items()}
+
+
+def _dual_encoder(trained: TrainedRun) -> "tuple[str, nn.Linear | None]":
+    """The scorer that needs text alone, and what it puts on top of the encoder."""
+    from harness.model.heads import RetrievalHead, TwoHeads
+
+    model, scoring = trained.parts.model, trained.parts.scoring
+    instead = "export its weights: --format safetensors"
+    refused = UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
+    if model is not None and not isinstance(model, TwoHeads):
+        raise refused
+    if isinstance(scoring, Ranker) or scoring.text_scorer is None:
+        raise refused
+    sample = trained.label_tokens.take(np.arange(min(64, len(trained.label_tokens))))
+    lengths = np.linalg.norm(scoring.label_vectors(sample, (scoring.text_scorer,))[scoring.text_scorer], axis=1)
+    if not np.isclose(lengths[lengths > 0], 1, atol=1e-4).all():
+        raise UserError(
+            f"run {trained.record.run_id} scores by inner products of vectors of any length, an export for "
+            f"sentence-transformers by cosines; {instead}"
+        )
+    head = None if model is None else model.retrieval
+    return scoring.text_scorer, head.projection if isinstance(head, RetrievalHead) else None
+
+
+def _metadata(trained: TrainedRun, metrics: dict[str, float]) -> dict[str, Any]:
+    """What the model card says."""
+    record = trained.record
+    return {
+        "run": record.run_id,
+        "method": trained.config.method,
+        "dataset": record.dataset["name"],
+        "dataset_digest": record.dataset["digest"],
+        "encoder": record.encoder["name"],
+        "encoder_identity": record.encoder["identity"],
+        "max_len": trained.max_len,
+        "seed": trained.config.seed,
+        "params": trained.config.params,
+        "metrics": metrics,
+    }

@@ -1,0 +1,261 @@
+"""Labels for texts nobody has labelled yet, from a finished run.
+
+    texts [n] -> tokens -> query vectors [n, D] -> exact search among label vectors [L, D] -> the best k labels of each
+
+A model that ranks by itself takes the tokens and gives the labels. For others, label vectors are computed once for a
+model and a way of scoring, and kept in the workspace. Labels can be added by their text: they have no row in a
+classifier, so then every label, old or new, is scored from text alone, and scores stay comparable.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from harness.data.ragged import Ragged
+from harness.data.sources.lines import json_chunks, line_chunks
+from harness.data.sources.repository import count_empty, plain_texts
+from harness.data.tokens import tokenize
+from harness.errors import DataError, UserError, unknown_name
+from harness.index import TopK, search
+from harness.infer.load import TrainedModel, TrainedRun, load_run
+from harness.io.arrays import load_array, save_array
+from harness.io.files import build_once, home, sha256_json
+from harness.io.printable import printable
+from harness.settings.method import Ranker
+
+__all__ = [
+    "NewLabel",
+    "Prediction",
+    "TrainedModel",
+    "TrainedRun",
+    "chosen_scorer",
+    "load_run",
+    "predict",
+    "read_labels",
+    "read_texts",
+]
+
+FORMAT = 1
+"""Bumped whenever the same model would give other label vectors."""
+STDIN = "-"
+
+NewLabel = tuple[str, str]
+"""(id, text) of a label that the run has never seen."""
+Warn = Callable[[str], None]
+Vectors = Callable[[TrainedModel, str], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One label of one text."""
+
+    label: str
+    """Its id."""
+    text: str
+    score: float
+    new: bool
+    """Whether it was added, and not among the labels of the run."""
+
+
+def to_stderr(message: str) -> None:
+    """Show a warning."""
+    print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
+
+
+def predict(
+    trained: TrainedModel,
+    texts: Sequence[str],
+    k: int = 5,
+    *,
+    scorer: str | None = None,
+    add_labels: Sequence[NewLabel] = (),
+    exclude: csr_array | None = None,
+    vectors: Vectors | None = None,
+    warn: Warn = to_stderr,
+) -> list[list[Prediction]]:
+    """The best k labels of every text, best first; fewer where there are fewer labels.
+
+    Args:
+        trained: The run.
+        texts: [n].
+        k: Labels per text.
+        scorer: A way of scoring, one of the run's scorers; by default the one it reports.
+        add_labels: Labels to rank together with those of the run.
+        exclude: [n, L], pairs that are never returned.
+        vectors: Gives the label vectors [L, D] of a scorer in place of `label_vectors`.
+        warn: Takes one line about what a reader of the predictions should know.
+    """
+    if k < 1:
+        raise UserError(f"k is {k}; ask for at least one label")
+    scorer = chosen_scorer(trained, scorer, bool(add_labels), warn)
+    _check_new(trained, add_labels, warn)
+    if empty := count_empty(list(texts)):
+        warn(f"{empty} of {len(texts)} texts are empty; what is predicted for them means nothing")
+    topk = _ranked(trained, _tokens(trained, texts, "text"), k, scorer, add_labels, exclude, vectors)
+    if topk.flagged:
+        warn(f"{topk.flagged} vectors were not finite; such a label is never found, such a text finds nothing")
+    known = len(trained.label_id)
+
+    def described(place: int, score: float) -> Prediction:
+        if place < known:
+            return Prediction(trained.label_id[place], trained.label_text[place], score, False)
+        return Prediction(*add_labels[place - known], score, True)
+
+    return [
+        [described(place, score) for place, score in zip(places, scores, strict=True) if place >= 0]
+        for places, scores in zip(topk.ids.tolist(), topk.scores.tolist(), strict=True)
+    ]
+
+
+def _ranked(
+    trained: TrainedModel,
+    tokens: Ragged,
+    k: int,
+    scorer: str,
+    add_labels: Sequence[NewLabel],
+    exclude: csr_array | None,
+    vectors: Vectors | None,
+) -> TopK:
+    """The best k labels of queries [n], added ones counted behind those of the run."""
+    scoring = trained.parts.scoring
+    if isinstance(scoring, Ranker):
+        return scoring.rank(tokens, min(k, len(trained.label_id)), exclude, scorer)
+    labels = (vectors or label_vectors)(trained, scorer)
+    if add_labels:
+        added = _tokens(trained, [text for _, text in add_labels], "new label")
+        labels = np.concatenate([labels, scoring.label_vectors(added, (scorer,))[scorer]])
+        if exclude is not None:  # [n, L] becomes [n, L + added]
+            exclude = csr_array((exclude.data, exclude.indices, exclude.indptr), shape=(exclude.shape[0], len(labels)))
+    queries = scoring.query_vectors(tokens, (scorer,))[scorer]
+    device = trained.device if trained.device.startswith("cuda") else "cpu"
+    return search(queries, labels, min(k, len(labels)), exclude, device=device)
+
+
+def chosen_scorer(trained: TrainedModel, scorer: str | None, adding: bool, warn: Warn = to_stderr) -> str:
+    """The scorer to use: the wanted one, else the run's first, or the one for text alone where labels are added."""
+    scoring = trained.parts.scoring
+    if scorer is not None and scorer not in scoring.scorers:
+        raise unknown_name("scorer", scorer, scoring.scorers)
+    if not adding:
+        return scorer or scoring.scorers[0]
+    if scoring.text_scorer is None:
+        raise UserError(
+            f"method {trained.config.method!r} cannot score a label by its text alone; add the labels to the dataset "
+            "and run anew"
+        )
+    if scorer not in (None, scoring.text_scorer):
+        raise UserError(
+            f"scorer {scorer!r} needs labels that were trained; new ones can be scored by {scoring.text_scorer!r} alone"
+        )
+    if scorer is None and scoring.scorers[0] != scoring.text_scorer:
+        warn(f"all labels are scored by {scoring.text_scorer!r}, from text alone: new labels have no classifier row")
+    return scoring.text_scorer
+
+
+def label_vectors(trained: TrainedModel, scorer: str) -> NDArray[np.float32]:
+    """Vectors of the run's labels [L, D], computed on first use and memory-mapped from then on."""
+    identity = {"format": FORMAT, "run": trained.identity, "scorer": scorer}
+    folder = home() / "cache" / "label-vectors" / sha256_json(identity)
+    scoring = trained.parts.scoring
+    if isinstance(scoring, Ranker):
+        raise UserError(f"method {trained.config.method!r} ranks by itself; its labels have no vectors")
+
+    def build(temporary: Path) -> dict[str, Any]:
+        vectors = scoring.label_vectors(trained.label_tokens, (scorer,))[scorer]
+        save_array(temporary / "vectors.npy", vectors)
+        return {"identity": identity, "run": trained.record.run_id}
+
+    build_once(folder, build)
+    return load_array(folder / "vectors.npy", 2, "f", mapped=True)
+
+
+def _tokens(trained: TrainedModel, texts: Sequence[str], kind: str) -> Ragged:
+    for number, text in enumerate(texts, start=1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{kind} {number} is not valid Unicode at character {error.start + 1}; correct it"
+            ) from None
+    return tokenize(plain_texts(list(texts)), trained.encoder.tokenizer, trained.max_len)
+
+
+def _check_new(trained: TrainedModel, labels: Sequence[NewLabel], warn: Warn) -> None:
+    if not labels:
+        return
+    ids = Counter(name for name, _ in labels)
+    name, count = ids.most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{count} new labels have the id {name!r}; give each its own")
+    if taken := set(ids).intersection(trained.label_id):
+        raise UserError(f"the dataset has a label of id {min(taken)!r} already; give the new label another id")
+    known = {text for _, text in labels}.intersection(trained.label_text)
+    if repeats := sum(text in known for _, text in labels):
+        warn(f"{repeats} of {len(labels)} new labels have the text of a label that the run has already")
+
+
+# ---------------------------------------------------------------- files of texts and labels
+
+
+def read_texts(file: str) -> list[str]:
+    """Texts of a file: one per line, or JSON lines with `text` if it is called .jsonl; `-` is standard input."""
+    if _is_json(file):
+        texts = [text for rows in json_chunks(Path(file)) for text in rows.column("text", str)]
+    else:
+        texts = _lines(file)
+    if not texts:
+        raise DataError("the file is empty; write one text per line", _shown(file))
+    return texts
+
+
+def read_labels(file: str) -> list[NewLabel]:
+    """New labels of a file: one text per line, or JSON lines with `text` and optional `id` if it is called .jsonl.
+
+    A label without an id is called after its line: new-1, new-2, ...
+    """
+    labels: list[NewLabel] = []
+    if _is_json(file):
+        for rows in json_chunks(Path(file)):
+            texts, ids = rows.column("text", str), rows.column("id", str, int, default=None)
+            for row, (name, text) in enumerate(zip(ids, texts, strict=True)):
+                if not text.strip():
+                    raise rows.fault(row, "a new label needs a text: nothing else is known of it")
+                labels.append((f"new-{rows.first + row}" if name is None else str(name), text))
+    else:
+        labels = [(f"new-{number}", text) for number, text in enumerate(_lines(file), start=1) if text.strip()]
+    if not labels:
+        raise DataError("the file has no labels; write the text of one per line", _shown(file))
+    return labels
+
+
+def _is_json(file: str) -> bool:
+    return file.removesuffix(".gz").endswith(".jsonl")
+
+
+def _shown(file: str) -> str:
+    return "standard input" if file == STDIN else file
+
+
+def _lines(file: str) -> list[str]:
+    lines: list[str] = []
+    for first, chunk in _stdin_chunks() if file == STDIN else line_chunks(Path(file)):
+        try:
+            texts = chunk.decode().split("\n")
+        except UnicodeDecodeError as error:
+            line = first + chunk.count(b"\n", 0, error.start)
+            raise DataError("not UTF-8 text; convert it", _shown(file), line) from None
+        lines += [text.removesuffix("\r") for text in texts[:-1]]
+    return lines
+
+
+def _stdin_chunks() -> Iterable[tuple[int, bytes]]:
+    content = sys.stdin.buffer.read().removeprefix("\ufeff".encode())
+    if content:
+        yield 1, content if content.endswith(b"\n") else content + b"\n"

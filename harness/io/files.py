@@ -1,0 +1,350 @@
+"""How anything reaches the disk: names that stay inside their folder, whole files or none, and hashes to prove it.
+
+A folder that is read again (a cache, a checkpoint, a model) is written by `whole_folder`: under a temporary name, with
+a `manifest.json` that lists the sha256 and size of every file, flushed to disk and renamed. So a process killed
+half-way, or a full disk, leaves what was there before, and never a folder that is believed later.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from harness.errors import DataError, UserError
+from harness.io.printable import printable
+
+MANIFEST = "manifest.json"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+_SEAL = "sealed"
+_LONGEST_NAME = 255
+_LIMIT_DEPTH = 100
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_RESERVED = {"con", "prn", "aux", "nul", "ls", "all", "none"}
+
+
+def home() -> Path:
+    """The workspace folder: `$HARNESS_HOME`, or `workspace/` in the current folder."""
+    return Path(os.environ.get("HARNESS_HOME") or "workspace").expanduser().absolute()
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return `name` if it is safe as one path component, else raise."""
+    if not _SAFE_NAME.fullmatch(name) or name.lower() in _RESERVED or ".." in name or name.endswith(".lock"):
+        shown = name if len(name) <= 60 else name[:57] + "..."
+        raise UserError(
+            f"{kind} name {shown!r} cannot be used; take letters, digits and . _ + -, at most 100, "
+            f"starting with a letter or digit, not ending in .lock, and none of: {', '.join(sorted(_RESERVED))}"
+        )
+    return name
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a name out of somebody's file is one path component of characters that can be shown as they are."""
+    whole = len(name.encode("utf-8", "replace")) <= _LONGEST_NAME and printable(name) == name
+    return whole and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
+
+
+def is_folder(path: Path | str) -> bool:
+    """Whether there is a folder of that name; one that no file can have, too long say, is that of none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def place_inside(folder: Path, name: str) -> Path:
+    """The file that a manifest or a log calls `name`; `DataError` if that is outside `folder`, also through a link."""
+    path = folder / name
+    try:
+        place, within = path.resolve(), folder.resolve()
+        inside = place.is_relative_to(within) and place != within
+        path.is_file()  # a name that no file can have raises
+    except (OSError, ValueError, RuntimeError):  # the last one for links in a circle
+        inside = False
+    if not inside:
+        raise DataError(f"names the file {name[:100]!r}, which is not inside; refused", folder)
+    return path
+
+
+def sha256_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Hex sha256 of a JSON value, independent of key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file of UTF-8 or nothing."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing: temporary name, flush to disk, rename."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON with sorted keys, whole or not at all; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a broken file is a `DataError` with its line."""
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DataError(f"not valid JSON ({error.msg})", path, error.lineno) from error
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8 text", path) from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"not JSON of this harness ({error})", path) from error
+
+
+def parse_json(text: str) -> Any:
+    """A JSON value that can be shown, compared and written again; otherwise `ValueError` or `RecursionError`.
+
+    Refused are half of a surrogate pair, which no file can hold, numbers of thousands of digits, and deep nesting.
+    """
+    value = json.loads(text)
+    if _nested_deeply(value):
+        raise ValueError(f"nested more than {_LIMIT_DEPTH} levels deep")
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _nested_deeply(value: Any) -> bool:
+    level = [value]
+    for _ in range(_LIMIT_DEPTH):
+        inside = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list))
+        level = [child for children in inside for child in children if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def write_manifest(
+    folder: Path,
+    metadata: dict[str, Any],
+    leave_out: tuple[str, ...] = (),
+    hashes: Mapping[str, str] | None = None,
+    *,
+    sealed: bool = False,
+) -> None:
+    """Hash every file of `folder` and write the manifest last, so that its presence means completeness.
+
+    Subfolders named in `leave_out` are not part of it. Files whose sha256 is among `hashes` are not read. A `sealed`
+    manifest has a hash of itself, so that metadata with a wrong byte are not believed either.
+    """
+    paths = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST and path.relative_to(folder).parts[0] not in leave_out
+    ]
+    for path in paths:
+        with path.open("rb") as stream:  # what a manifest vouches for must survive a power cut
+            os.fsync(stream.fileno())
+    names, known = {str(path.relative_to(folder)): path for path in paths}, hashes or {}
+    files = {
+        name: {"sha256": known.get(name) or sha256_file(path), "bytes": path.stat().st_size}
+        for name, path in names.items()
+    }
+    values = {"files": files, **metadata}
+    seal = {_SEAL: sha256_json(json.loads(json.dumps(values)))} if sealed else {}
+    write_json(folder / MANIFEST, values | seal)
+
+
+def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
+    """The manifest of a complete folder, or None if the folder is absent, partial or damaged.
+
+    Sizes are always compared; `verify` also recomputes every hash.
+    """
+    if (folder / MANIFEST).is_file():
+        with suppress(DataError):
+            return _checked_manifest(folder, verify=verify)
+    return None
+
+
+def verified_manifest(folder: Path, advice: str, names: Collection[str] | None = None) -> dict[str, Any]:
+    """The manifest of a folder, after every byte of its files was found to be as written; `DataError` otherwise.
+
+    Args:
+        folder: As `whole_folder` wrote it.
+        advice: What to do about a damaged one.
+        names: The files it must list; None for whatever it lists.
+    """
+    try:
+        return _checked_manifest(folder, verify=True, sealed=True, names=names)
+    except DataError as error:
+        raise DataError(f"{error}; {advice}") from error
+
+
+def _checked_manifest(
+    folder: Path, *, verify: bool, sealed: bool = False, names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """The manifest of a folder whose files it describes; `verify` compares hashes, `sealed` wants one of itself."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise DataError("missing", path)
+    try:
+        manifest: dict[str, Any] = read_json(path)
+        files = {name: (kept["sha256"], kept["bytes"]) for name, kept in manifest["files"].items()}
+        whole = _unbroken(manifest, required=sealed) and (names is None or files.keys() == set(names))
+    except (DataError, KeyError, TypeError, AttributeError) as error:
+        raise DataError("damaged", path) from error
+    if not whole or not (files or sealed):
+        raise DataError("damaged", path)
+    for name, (sha256, length) in files.items():
+        file = place_inside(folder, name)
+        if not file.is_file():
+            raise DataError("missing", file)
+        if (size := file.stat().st_size) != length:
+            raise DataError(f"{size:,} bytes, {length} by its manifest", file)
+        if verify and sha256_file(file) != sha256:
+            raise DataError("its sha256 is not that of its manifest", file)
+    return manifest
+
+
+def _unbroken(manifest: dict[str, Any], required: bool = False) -> bool:
+    """Whether a manifest is as it was sealed; one without a seal, of an earlier version, counts unless one is required.
+
+    Earlier versions wrote checkpoints and models with a hash of their metadata in place of the seal.
+    """
+    if _SEAL in manifest:
+        return bool(manifest[_SEAL] == sha256_json({key: value for key, value in manifest.items() if key != _SEAL}))
+    if "facts" in manifest and "digest" in manifest:
+        return bool(manifest["digest"] == sha256_json(manifest["facts"]))
+    return not required
+
+
+def require_listed(folder: Path, name: str) -> None:
+    """Refuse a file of a run folder whose bytes are not those that the run's manifest lists."""
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise DataError(f"missing, so nothing vouches for {name}; run it again", manifest)
+    try:
+        expected = read_json(manifest)["files"][name]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"does not list {name}; run it again", manifest) from error
+    if sha256_file(place_inside(folder, name)) != expected:
+        raise DataError(f"its bytes are not those that {MANIFEST} lists; copy it anew, or run it again", folder / name)
+
+
+@contextmanager
+def locked(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Hold an inter-process lock named after `path` (a sibling `.lock` file), which the system frees with its process.
+
+    Waits for as many seconds, then raises `filelock.Timeout`; a negative number waits for ever.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(path.name + ".lock"), timeout=timeout):
+        yield
+
+
+@dataclass
+class Draft:
+    """A folder that is being written."""
+
+    path: Path
+    """Where to write its files; another name than it will have."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """JSON values that the manifest will hold beside the files."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """sha256 of files that need not be read again, by name."""
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Draft]:
+    """Write a folder whole or not at all; one of that name stays until the new one is on disk.
+
+    The caller is the only writer of `folder`. What a killed writer left is removed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    sweep(folder)
+    try:
+        draft = Draft(Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)))
+        yield draft
+        write_manifest(draft.path, draft.metadata, hashes=draft.hashes, sealed=True)
+        draft.path.chmod(0o755)
+        _flush_names(draft.path)
+        if folder.exists():
+            folder.replace(_aside(folder))
+        draft.path.replace(folder)
+        _flush_names(folder.parent)
+    finally:
+        sweep(folder)  # by pattern: a signal can arrive between making the folder and knowing its name
+
+
+def sweep(folder: Path) -> None:
+    """Remove what an interrupted write or removal of `folder` left, and undo a replacement that was half done."""
+    if _aside(folder).exists() and not folder.exists():
+        _aside(folder).replace(folder)
+    for leftover in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder whole: it loses its name before it loses its files."""
+    folder.replace(folder.with_name(f".{folder.name}.removed"))
+    sweep(folder)
+
+
+def _aside(folder: Path) -> Path:
+    """Where a folder waits while its successor takes the name; the hyphen keeps it apart from temporary names."""
+    return folder.with_name(f".{folder.name}.set-aside")
+
+
+def _flush_names(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify: bool = True) -> dict[str, Any]:
+    """Return the manifest of `folder`, calling `build(temporary folder) -> metadata` if it is not there yet.
+
+    Two processes that ask at once agree: one builds, the other waits on the lock and reads. A folder whose hashes do
+    not match its manifest counts as not there; without `verify` only its sizes are compared.
+    """
+    manifest = read_manifest(folder, verify)
+    if manifest is not None:
+        return manifest
+    with locked(folder):
+        manifest = read_manifest(folder, verify)
+        if manifest is not None:
+            return manifest
+        with whole_folder(folder) as draft:
+            draft.metadata = build(draft.path)
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise UserError(f"{folder} was damaged while it was written; is the disk full?")
+        return manifest

@@ -1,0 +1,1 @@
+"""What this machine has and what a run uses of it: memory, cores, threads, load."""

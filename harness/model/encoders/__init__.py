@@ -1,0 +1,1 @@
+"""Encoders: ragged tokens in, [B, D] out."""

@@ -1,0 +1,70 @@
+"""Where the model folders of a run are on this machine.
+
+A record names such a folder without its parents, because records travel. The workspace does not travel: it keeps
+the path, by the identity of the encoder, so that a model can be packed after its run without asking the user.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from harness.errors import DataError
+from harness.io import files
+from harness.io.files import home, is_file_name, read_json, write_json
+from harness.model import ENCODERS, is_folder
+from harness.settings.schema import RunConfig
+
+TEACHER = "teacher"
+"""The option of an encoder that may name a model folder."""
+
+
+def folders_in(encoder: str, options: dict[str, Any]) -> dict[str, str]:
+    """The settings of an encoder that name a model folder: `encoder`, `teacher`."""
+    named = {"encoder": encoder, TEACHER: options.get(TEACHER)}
+    return {key: value for key, value in named.items() if isinstance(value, str) and is_folder(value)}
+
+
+def remember_folders(config: RunConfig, identity: str) -> None:
+    """Notes where the model folders of an encoder are; nothing to note for one that goes by its name.
+
+    Args:
+        config: With the paths as the user gave them.
+        identity: Of the encoder.
+    """
+    if found := folders_in(config.encoder, dict(config.encoder_options)):
+        write_json(_note(identity), {key: str(Path(place).expanduser().absolute()) for key, place in found.items()})
+
+
+def remembered_folders(config: dict[str, Any], identity: str | None) -> dict[str, Path]:
+    """Folders that a recorded config names, where they were noted for its encoder and are still there.
+
+    Another run of the same encoder may have its weights from elsewhere, so what the config does not name is left alone.
+    """
+    note = _note(str(identity))
+    if not is_file_name(f"{identity}.json"):  # it comes from a record, perhaps of others
+        return {}
+    options = config.get("encoder_options")
+    named = {"encoder": config["encoder"], TEACHER: options.get(TEACHER) if isinstance(options, dict) else None}
+    noted = read_json(note) if note.is_file() else {}
+    if not isinstance(noted, dict) or not all(isinstance(place, str) for place in noted.values()):
+        raise DataError("not a note of model folders; remove it", note)
+    places = {key: Path(noted[key]) for key in named if key in noted}
+    return {key: place for key, place in places.items() if _means(named[key], place) and files.is_folder(place)}
+
+
+def _means(recorded: Any, place: Path) -> bool:
+    """Whether a recorded name is that of a folder, not of a registered encoder."""
+    return isinstance(recorded, str) and recorded not in ENCODERS and recorded.removeprefix("./") == place.name
+
+
+def with_folders(config: dict[str, Any], folders: dict[str, Path]) -> dict[str, Any]:
+    """Settings `encoder` and `encoder_options` of a recorded config with paths in the place of names."""
+    changes: dict[str, Any] = {}
+    if "encoder" in folders:
+        changes["encoder"] = str(folders["encoder"])
+    if TEACHER in folders:
+        changes["encoder_options"] = {**config["encoder_options"], TEACHER: str(folders[TEACHER])}
+    return changes
+
+
+def _note(identity: str) -> Path:
+    return home() / "cache" / "folders" / f"{identity}.json"

@@ -1,0 +1,131 @@
+"""Nearest rows by TF-IDF that vote for their labels: the model of `tfidf-knn`.
+
+score(q, l) = sum over the n nearest rows i of cos(q, i)^power * Y[i, l]
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, eye_array, vstack
+
+from harness.data.ragged import Ragged
+from harness.index import TopK
+from harness.index.sparse import top_entries
+from harness.io.progress import progress
+from harness.model.tfidf import Tfidf
+from harness.settings.method import Inputs
+from harness.settings.parameters import TextSettings
+
+_BLOCK_PRODUCTS = 1 << 20
+"""Products of two features in one block of queries: a few megabytes of similarities, which stay in the cache."""
+
+
+@dataclass(frozen=True)
+class VotingRows:
+    """Train rows and, where they vote, label texts: R of them."""
+
+    features: csr_array
+    """Transposed: the rows that have a term, [F, R]."""
+    votes: csr_array
+    """[R, L]."""
+
+    def nearest(self, queries: csr_array, count: int) -> csr_array:
+        """Cosines of queries [b, F] with the nearest rows of each, [b, R]."""
+        ids, cosines = top_entries(queries @ self.features, count)
+        found = ids >= 0
+        indptr = np.concatenate([[0], np.cumsum(found.sum(1))])
+        return csr_array((cosines[found], ids[found], indptr), shape=(len(ids), self.features.shape[1]))
+
+    def blocks(self, queries: csr_array) -> list[tuple[int, int]]:
+        """Consecutive ranges of queries [n, F] of bounded work, one query at least."""
+        rows_with = np.diff(self.features.indptr)
+        done = np.concatenate([[0], np.cumsum(rows_with[queries.indices])])[queries.indptr]
+        blocks, start = [], 0
+        while start < queries.shape[0]:
+            within = int(np.searchsorted(done, done[start] + _BLOCK_PRODUCTS, side="right")) - 1
+            blocks.append((start, max(start + 1, within)))
+            start = blocks[-1][1]
+        return blocks
+
+
+class Neighbours:
+    """The method as `harness.run` sees it: fitted in one go, ranking by itself."""
+
+    scorers = ("neighbours",)
+    text_scorer = None
+
+    def __init__(
+        self, inputs: Inputs, features: TextSettings, *, neighbours: int, power: float, label_weight: float | None
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            inputs: The train side.
+            features: How texts become features.
+            neighbours: Rows that vote for a query.
+            power: A vote weighs cosine^power.
+            label_weight: Weight of a label text's vote for itself; None: label texts do not vote.
+        """
+        self._inputs, self._neighbours, self._power, self._label_weight = inputs, neighbours, power, label_weight
+        self._tfidf = Tfidf(inputs.encoder.tokenizer, features)
+        self._rows: VotingRows | None = None
+
+    def fit(self) -> dict[str, Any]:
+        """Features of all rows."""
+        self._tfidf.fit(self._inputs.train_tokens, *([] if self._label_weight is None else [self._inputs.label_tokens]))
+        self._rows = self._voting_rows()
+        return {"features": len(self._tfidf.terms), "rows": self._rows.votes.shape[0]}
+
+    def fitting_bytes(self, rows: int, labels: int, pairs: float, terms: float, label_terms: float) -> dict[str, float]:
+        """Most bytes while it is fitted to R rows with so many pairs; `terms` of a row, `label_terms` of a label text.
+
+        Features are there thrice while they are joined and transposed, votes twice.
+        """
+        voters = 0 if self._label_weight is None else labels
+        features = 8 * (rows * terms + voters * label_terms)
+        return {"sparse features": 3 * features, "votes": 2 * 12 * (pairs + voters)}
+
+    def save(self, folder: Path) -> None:
+        """The vocabulary alone: everything else follows from the train side, which a run is rebuilt with."""
+        self._tfidf.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Takes back what `save` wrote."""
+        self._tfidf.load(folder)
+        self._rows = self._voting_rows()
+
+    def rank(self, tokens: Ragged, k: int, exclude: csr_array | None, scorer: str) -> TopK:
+        """The best k labels of queries [n]; labels that no neighbour votes for are not ranked."""
+        if self._rows is None:
+            raise RuntimeError("neither fitted nor loaded")
+        queries = narrow(self._tfidf.transform(tokens))
+        found = [(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))]
+        with progress("rank", queries.shape[0], "queries") as advance:
+            for start, stop in self._rows.blocks(queries):
+                near = self._rows.nearest(queries[start:stop], min(self._neighbours, self._rows.votes.shape[0]))
+                near.data **= np.float32(self._power)
+                banned = None if exclude is None else exclude[start:stop]
+                found.append(top_entries(near @ self._rows.votes, k, banned))
+                advance(stop - start)
+        ids, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return TopK(ids, scores, backend="neighbours")
+
+    def _voting_rows(self) -> VotingRows:
+        inputs = self._inputs
+        features, votes = self._tfidf.transform(inputs.train_tokens), inputs.train.astype(np.float32)
+        if self._label_weight is not None:
+            own = eye_array(votes.shape[1], dtype=np.float32, format="csr") * np.float32(self._label_weight)
+            features = csr_array(vstack([features, self._tfidf.transform(inputs.label_tokens)], format="csr"))
+            votes = csr_array(vstack([votes, own], format="csr"))
+        return VotingRows(narrow(csr_array(features.T)), votes)
+
+
+def narrow(matrix: csr_array) -> csr_array:
+    """The same matrix with 32-bit indices where they suffice: half the memory to go through."""
+    if max(matrix.nnz, *matrix.shape) >= 2**31:
+        return matrix
+    indices: NDArray[np.int32] = matrix.indices.astype(np.int32)
+    return csr_array((matrix.data, indices, matrix.indptr.astype(np.int32)), shape=matrix.shape)

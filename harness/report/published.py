@@ -1,0 +1,558 @@
+"""Published tables on our runs: which runs are which row, on any dataset, and the table that they give.
+
+A row is a method and settings. On a dataset of its table these are as printed, on another one what the table varies
+(`harness.settings.published.settings_elsewhere`). A record belongs to a row if it agrees with it in everything the
+table varies.
+In everything else the runs of one `TableResult` agree with each other: same data, filter, propensity constants and
+versions, same encoder, and per method the same changes from its defaults. Of several such choices the one with most
+rows is taken, then the one nearest to the defaults, then the newest; the others are counted, never mixed in.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from harness.errors import DataError
+from harness.io.yaml import format_flow
+from harness.report.cells import Cell, Figure, Table, marked
+from harness.report.compare import LEVEL, ahead_of, holm, p_value
+from harness.report.results import ROWS, Floats, Results, conditions, warn
+from harness.report.rows import Settings, better, changes, default_settings, digits, is_metric, settings, value
+from harness.runs.record import RunRecord, is_trial
+from harness.settings.published import COLUMNS, PublishedRow, PublishedTable, settings_elsewhere, varied_keys
+
+NOT_SETTINGS = ("scorer", "seed")
+"""A run measures every scorer; seeds are the bench's."""
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """Rows of a table that are one measurement, on one dataset."""
+
+    table: PublishedTable
+    declared: tuple[PublishedRow, ...]
+    dataset: str
+    settings: dict[str, Any]
+    """What makes it this row here."""
+    variant: str = ""
+    """Of these, what the table varies, for people."""
+    records: tuple[RunRecord, ...] = ()
+    """One per seed, by seed."""
+    wanted: int = 0
+    """How many there should be."""
+
+    @property
+    def label(self) -> str:
+        """As printed; several rows have all their labels."""
+        return " / ".join(dict.fromkeys(row.label for row in self.declared))
+
+    @property
+    def method(self) -> str | None:
+        """None for a row that cannot be run."""
+        return self.declared[0].method
+
+    @property
+    def scorer(self) -> str | None:
+        """The scorer."""
+        return self.declared[0].scorer
+
+    @property
+    def published(self) -> bool:
+        """Whether the paper has figures for this dataset."""
+        return self.dataset == self.declared[0].dataset
+
+    @property
+    def run(self) -> str:
+        """Equal for rows that are the same run."""
+        return json.dumps([self.method, self.dataset, self.settings], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting in which runs of a table differ from the defaults of their methods."""
+
+    key: str
+    value: Any
+    methods: tuple[str, ...] = ()
+    """Of which alone; empty if of all."""
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}" + (f" ({', '.join(self.methods)})" if self.methods else "")
+
+    @property
+    def options(self) -> list[str]:
+        """The words with which `bench` sets it."""
+        setting = f"{self.key}={format_flow(self.value)}"
+        told = [f"{method}:{setting}" for method in self.methods] or [setting]
+        return [word for one in told for word in ("--set", one)]
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """One published table on one dataset, with the runs there are."""
+
+    declared: PublishedTable
+    dataset: str
+    rows: tuple[RowResult, ...]
+    base: tuple[Change, ...] = ()
+    """In what its runs differ from the defaults of their methods, but for what the table varies."""
+    left_out: int = 0
+    """Runs that fit a row, but are of other data or other versions than those shown."""
+
+    @property
+    def published(self) -> bool:
+        """Whether the paper has figures for this dataset."""
+        return self.dataset in self.declared.datasets
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a table of ours on a dataset that its settings were chosen for."""
+        return self.declared.own and self.published
+
+    @property
+    def measured(self) -> int:
+        """How many different runs its rows have, seeds aside."""
+        return len({row.run for row in self.rows if row.records})
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is anything to compare: a single row of an ablation is not enough."""
+        return self.measured >= min(2, len({row.run for row in self.rows if row.method}))
+
+    @property
+    def command(self) -> str:
+        """What runs it: the rows that it has runs of, each with every seed that one of them has.
+
+        Empty where a folder of data or weights was used: a record does not tell where it lies.
+        """
+        data = {str(one.config.get("dataset") or "./") for one in self.records}
+        values = (*data, *(change.value for change in self.base))
+        if len(data) != 1 or any(isinstance(value, str) and value.startswith(("./", "/")) for value in values):
+            return ""
+        seeds = sorted({one.config["seed"] for one in self.records})
+        ran = [row.declared[0].stem for row in self.rows if row.records]
+        every = {row.declared[0].stem for row in self.rows if row.method}
+        words = ["python", "-m", "harness", "bench", "--table", self.declared.table, "--datasets", *data]
+        words += ["--seeds", ",".join(map(str, seeds)), *(["--rows", ",".join(ran)] if every - {*ran} else [])]
+        return shlex.join([*words, *(word for change in self.base for word in change.options)])
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """All runs in it, each once."""
+        return list({one.run_id: one for row in self.rows for one in row.records}.values())
+
+
+def rows_on(table: PublishedTable, dataset: str) -> list[RowResult]:
+    """The rows for a dataset: its own, or on one that the table does not have, every row once."""
+    if dataset in table.datasets:
+        rows = [row for row in table.rows if row.dataset == dataset]
+    else:
+        runnable_first = sorted(table.rows, key=lambda row: row.method is None)
+        by_stem = {row.stem: row for row in reversed(runnable_first)}
+        rows = [by_stem[stem] for stem in dict.fromkeys(row.stem for row in table.rows)]
+    varied = varied_keys(table)
+    return [_row_result(table, row, dataset, varied) for row in rows]
+
+
+def _row_result(table: PublishedTable, row: PublishedRow, dataset: str, varied: list[str]) -> RowResult:
+    if row.method is None:
+        return RowResult(table, (row,), dataset, {})
+    own = row.settings if row.dataset == dataset else settings_elsewhere(table, row.stem)
+    own = {key: value for key, value in own.items() if key not in NOT_SETTINGS}
+    shown = [key for key in {**dict.fromkeys(varied), **dict.fromkeys(own)} if key in own]
+    if row.dataset == dataset and not table.own:
+        shown = [key for key in shown if key in varied]
+    return RowResult(table, (row,), dataset, own, ", ".join(_told(key, own[key]) for key in shown))
+
+
+def _told(key: str, value: Any) -> str:
+    """A setting for people; of a group of settings those that are given."""
+    return ", ".join(_told(name, one) for name, one in value.items()) if isinstance(value, dict) else f"{key}={value}"
+
+
+def merged(rows: list[RowResult]) -> list[RowResult]:
+    """Rows that are the same run and the same scorer as one row, in the place of the first."""
+    found: dict[Any, RowResult] = {}
+    for row in rows:
+        same = (row.scorer, row.run) if row.method else row.declared[0].name
+        first = found.get(same)
+        found[same] = replace(first, declared=first.declared + row.declared) if first else row
+    return list(found.values())
+
+
+def table_results(
+    records: Iterable[RunRecord], declared: PublishedTable, datasets: Iterable[str] | None = None
+) -> list[TableResult]:
+    """A table on every dataset that has runs to compare, those with most rows first, then on those of the paper.
+
+    Args:
+        records: Any; trials, failed runs and those of other methods are passed over.
+        declared: The table.
+        datasets: Only these.
+    """
+    usable = [one for one in records if one.status == "finished" and not is_trial(one.config)]
+    measured = sorted({one.dataset["name"] for one in usable} - set(declared.datasets))
+    chosen = [*measured, *declared.datasets] if datasets is None else list(dict.fromkeys(datasets))
+    by_place: dict[tuple[str, str], list[RunRecord]] = {}
+    for one in usable:
+        by_place.setdefault((one.dataset["name"], one.config["method"]), []).append(one)
+    found = [table_result(declared, dataset, by_place) for dataset in chosen]
+    if datasets is not None:
+        return [table for table in found if table.published or table.records]
+    elsewhere = [table for table in found if not table.published and table.compares]
+    return [*sorted(elsewhere, key=lambda table: -table.measured), *(table for table in found if table.published)]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A record that fits a row, and how it differs from the settings of that row."""
+
+    place: int
+    """Of the row in its table."""
+    record: RunRecord
+    changes: Settings
+
+    @property
+    def method(self) -> str:
+        return str(self.record.config["method"])
+
+    @property
+    def shared(self) -> str:
+        """What all rows of a table must have in common: data, versions, and settings that are not of the method."""
+        common = {key: value for key, value in self.changes.items() if not key.startswith("params.")}
+        return json.dumps([_versions(self.record), common], sort_keys=True)
+
+    @property
+    def own(self) -> str:
+        """What all runs of a method must have in common besides."""
+        params = {key: value for key, value in self.changes.items() if key.startswith("params.")}
+        return json.dumps(params, sort_keys=True)
+
+
+def table_result(
+    declared: PublishedTable, dataset: str, by_place: dict[tuple[str, str], list[RunRecord]]
+) -> TableResult:
+    """The table on one dataset; `by_place` are the usable records by dataset and method."""
+    rows = merged(rows_on(declared, dataset))
+    pinned = {*varied_keys(declared), *(key for row in rows for key in row.settings)} - {*NOT_SETTINGS}
+    fits = [
+        _Fit(place, record, differing)
+        for place, row in enumerate(rows)
+        for record, differing in _fitting(row, by_place.get((dataset, str(row.method)), []), pinned)
+    ]
+    if not fits:
+        return TableResult(declared, dataset, tuple(rows))
+    choices = []
+    for alike in _grouped(fits, lambda fit: fit.shared):
+        of_methods = _grouped(alike, lambda fit: fit.method)
+        groups = (max(_grouped(one, lambda fit: fit.own), key=_worth) for one in of_methods)
+        choices.append([fit for group in groups for fit in group])
+    chosen = max(choices, key=_worth)
+    records = [_by_seed(fit.record for fit in chosen if fit.place == place) for place in range(len(rows))]
+    most = max(map(len, records))
+    filled = [
+        replace(row, records=own, wanted=most if row.method else 0) for row, own in zip(rows, records, strict=True)
+    ]
+    versions = _versions(chosen[0].record)
+    left_out = {fit.record.run_id for fit in fits if _versions(fit.record) != versions}
+    return TableResult(declared, dataset, tuple(filled), _base(chosen), len(left_out))
+
+
+def _grouped(fits: list[_Fit], key: Callable[[_Fit], str]) -> list[list[_Fit]]:
+    """Those with the same key together, in the order of the first of each."""
+    groups: dict[str, list[_Fit]] = {}
+    for fit in fits:
+        groups.setdefault(key(fit), []).append(fit)
+    return list(groups.values())
+
+
+def _worth(fits: list[_Fit]) -> tuple[int, int, int, str]:
+    """More rows first, then nearer to the defaults, then more runs, then newer."""
+    changed = max(len(fit.changes) for fit in fits)
+    runs = {fit.record.run_id for fit in fits}
+    return len({fit.place for fit in fits}), -changed, len(runs), max(fit.record.started for fit in fits)
+
+
+def _base(chosen: list[_Fit]) -> tuple[Change, ...]:
+    """What was changed from the defaults in all runs, or in all of some methods."""
+    methods = {fit.method for fit in chosen}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for fit in chosen:
+        for key, changed in fit.changes.items():
+            found.setdefault((key.removeprefix("params."), json.dumps(changed)), {})[fit.method] = changed
+    return tuple(
+        Change(key, next(iter(of.values())), () if len(of) == len(methods) else tuple(of))
+        for (key, _), of in found.items()
+    )
+
+
+def _fitting(row: RowResult, records: list[RunRecord], pinned: set[str]) -> Iterator[tuple[RunRecord, Settings]]:
+    """Records that agree with a row in the pinned keys, and in what else they differ from its settings."""
+    expected = default_settings(row.method, row.dataset, row.settings) if row.method and records else None
+    if expected is None:
+        return
+    for record in records:
+        differing = changes(settings(record.config), expected)
+        bare = [key.removeprefix("params.") for key in differing]
+        if not any(key == name or key.startswith(f"{name}.") for key in bare for name in pinned):
+            yield record, differing
+
+
+def _versions(record: RunRecord) -> list[Any]:
+    return [*conditions(record), record.environment.get("harness")]
+
+
+def _by_seed(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+    """The newest of every seed."""
+    newest = {one.config["seed"]: one for one in sorted(records, key=lambda one: (one.started, one.run_id))}
+    return tuple(newest[seed] for seed in sorted(newest))
+
+
+# -- which rows are better or worse than the best baseline by more than chance
+
+BETTER, WORSE = "†", "‡"
+_OWN = ("unidec", "depsl")
+"""Methods that the papers propose; in a table with others, those are the baselines."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The outcome for one column: the baseline by its place, and marks by the places of rows."""
+
+    baseline: int
+    marks: dict[int, str]
+
+
+def baselines(table: TableResult) -> list[int]:
+    """The places of the rows that others are held against.
+
+    Where the paper's own methods meet others these are the others, where a table varies settings it is its first row.
+    """
+    runnable = [place for place, row in enumerate(table.rows) if row.records]
+    others = [place for place in runnable if not str(table.rows[place].method).startswith(_OWN)]
+    return others if 0 < len(others) < len(runnable) else runnable[:1]
+
+
+def tested(table: TableResult, column: str, figures: Sequence[Figure], results: Results) -> Tested | None:
+    """Every row against the best baseline in one column; None where there is nothing to test or no rows are kept."""
+    held = [place for place in baselines(table) if figures[place].mean is not None]
+    if column not in ROWS or not held:
+        return None
+    best = max(held, key=lambda place: (figures[place].mean or 0.0, -place))
+    ahead = {
+        place: rows
+        for place, row in enumerate(table.rows)
+        if place not in baselines(table) and (rows := rows_ahead(row, table.rows[best], column, results)) is not None
+    }
+    decided = [p < LEVEL for p in holm([p_value(rows) for rows in ahead.values()])]
+    marks = {
+        place: BETTER if rows.sum() > 0 else WORSE
+        for (place, rows), sure in zip(ahead.items(), decided, strict=True)
+        if sure
+    }
+    return Tested(best, marks) if ahead else None
+
+
+def rows_ahead(row: RowResult, other: RowResult, column: str, results: Results) -> Floats | None:
+    """By how much every test row of the one is ahead of the other's, [M]; None unless all runs kept equally many."""
+    scores, reference = (row_scores(one, column, results) for one in (row, other))
+    if scores is None or reference is None or len(scores) != len(reference):
+        return None
+    return ahead_of(scores, reference)
+
+
+def row_scores(row: RowResult, column: str, results: Results) -> Floats | None:
+    """The mean over seeds of every test row's score in a row of a table, [M]; None unless all runs kept theirs."""
+    try:
+        found = [results.rows(record, row.scorer, column) for record in row.records]
+    except DataError as error:  # the figures stand; only the test cannot be made
+        _warn_once(str(error))
+        return None
+    kept = [rows for rows in found if rows is not None]
+    if not kept or len(kept) != len(found) or len({len(rows) for rows in kept}) > 1:
+        return None
+    return np.asarray(np.mean(kept, axis=0))
+
+
+@cache
+def _warn_once(fault: str) -> None:
+    """Report damaged rows once, however many tables they are in."""
+    warn(f"no test of significance with these rows. {fault}")
+
+
+# -- the table
+
+_WORDS = ("row", "method", "scorer", "settings", "seeds")
+_OWN_WORDS = ("row", "settings", "harness run --published ...", "seeds")
+"""Of a table of ours, whose rows can be repeated one by one as they are."""
+
+
+def as_table(table: TableResult, results: Results) -> Table:
+    """One published table on one dataset; on data of others, a row that nobody can run has nothing to show."""
+    notes, words = tuple(remarks(table)), _OWN_WORDS if table.own else _WORDS
+    table = replace(table, rows=tuple(row for row in table.rows if row.method or table.published))
+    columns = shown_columns(table)
+    tests: dict[str, Tested | None] = {}
+    cells = []
+    for column in columns:
+        figures, direction = _figures(table.rows, column), better(column)
+        tests[column] = test = tested(table, column, figures, results)
+        best, second = marked(figures, direction) if direction else ([False] * len(figures),) * 2
+        cells.append(
+            [
+                Cell.of(figure, best=best[place], second=second[place], mark=test.marks.get(place, "") if test else "")
+                if row.method or figure.paper is not None
+                else Cell("")
+                for place, (row, figure) in enumerate(zip(table.rows, figures, strict=True))
+            ]
+        )
+    texts = [[Cell(text) for text in _words(row)] for row in table.rows]
+    blocks = [row.declared[0].stem.rpartition("/")[0] for row in table.rows]  # of rows named `block/row`
+    return Table(
+        title=f"{table.declared.table} on {table.dataset}: {table.declared.caption}",
+        columns=(*words, *columns),
+        rows=tuple((*text, *of_row) for text, *of_row in zip(texts, *cells, strict=True)),
+        caption=caption(table, tests),
+        words=len(words) - 1,
+        id=f"{table.declared.table}-{table.dataset}",
+        breaks=tuple(place for place in range(1, len(blocks)) if blocks[place] != blocks[place - 1]),
+        notes=notes,
+    )
+
+
+def shown_columns(table: TableResult) -> list[str]:
+    """The columns of the paper and the usual metrics, as far as there is a figure, ours or the paper's."""
+    extra = [name for name in ROWS if name not in table.declared.metrics] if not table.published else []
+    usual = [name for name in [*table.declared.metrics, *extra] if is_metric(name)]
+    ordered = [*sorted(usual, key=_place), *(name for name in table.declared.metrics if name not in usual)]
+    return [
+        name for name in ordered if any(printed(row, name) is not None or measured(row, name) for row in table.rows)
+    ]
+
+
+def _place(name: str) -> tuple[int, int]:
+    """P before PSP before the others, each by k."""
+    family, _, k = name.partition("@")
+    known = ("P", "nDCG", "PSP", "PSnDCG", "R", "C")
+    return known.index(family), int(k)
+
+
+def measured(row: RowResult, column: str) -> list[float]:
+    """Ours, of every seed that is there."""
+    found = [value(record, column, row.scorer) for record in row.records]
+    return [one for one in found if one is not None]
+
+
+def printed(row: RowResult, column: str) -> float | None:
+    """The paper's figure, if it is one."""
+    one = row.declared[0].results.get(column) if row.published else None
+    return float(one) if isinstance(one, int | float) else None
+
+
+def _figures(rows: Sequence[RowResult], column: str) -> list[Figure]:
+    """Ours and the paper's, of every row."""
+    values, papers = [measured(row, column) for row in rows], [printed(row, column) for row in rows]
+    known = [*(one for found in values for one in found), *(one for one in papers if one is not None)]
+    decimals = digits(column, max(known, default=None))
+    return [
+        Figure.of(
+            found,
+            paper=paper,
+            slip=bool(row.declared[0].slip) and row.published,
+            wanted=len(row.records),
+            digits=decimals,
+        )
+        for row, found, paper in zip(rows, values, papers, strict=True)
+    ]
+
+
+def _words(row: RowResult) -> list[str]:
+    done = len(row.records)
+    seeds = "" if not row.method else str(done) if done >= row.wanted else f"{done} of {row.wanted}"
+    if row.table.own and row.published:
+        return [row.label, row.variant, row.declared[0].name, seeds]
+    return [row.label, row.method or "", row.scorer or "", row.variant, seeds]
+
+
+def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
+    """What a reader has to know to believe the figures."""
+    told = [f"{table.declared.source}."]
+    if table.records:
+        told += _about(table)
+        told.append(_tests(table, tests))
+    told.append("X: nothing measured." if any(row.method and not row.records for row in table.rows) else "")
+    if table.own:
+        told.append(f"Settings: methods/tuned/{table.declared.table}.yaml, which says where each row has them from.")
+    elif table.published:
+        told.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
+    elif table.records:
+        whose = "It was not tuned" if table.declared.own else "The paper has no figures"
+        told.append(f"{whose} for this dataset: a row is its method with what the table varies.")
+    return " ".join(filter(None, told))
+
+
+def _about(table: TableResult) -> list[str]:
+    """Selection rule, filter, propensity, seeds, versions: what all runs of the table share, or how they differ."""
+    records = table.records
+    first = records[0]
+    held = {bool((one.config.get("validation") or {}).get("size")) for one in records}
+    last, best = "the last epoch, no test row chose it", "the epoch best on validation rows"
+    chosen = f"{best}, or without them, the last epoch" if len(held) > 1 else best if True in held else last
+    constants = first.dataset.get("propensity")
+    weights = f"propensity {constants['a']} / {constants['b']}" if constants else "no propensity"
+    seeds = sorted({one.config["seed"] for one in records})
+    spread = f"mean ± standard deviation over seeds ({', '.join(map(str, seeds))})"
+    told = [
+        f"Percent on test rows of {chosen}; {spread if len(seeds) > 1 else f'one run each, seed {seeds[0]}'}.",
+        f"Filter pairs {'masked before ranking' if first.dataset.get('filter') else 'not masked'}; {weights}; encoder "
+        f"{', '.join(sorted({one.config['encoder'] for one in records}))}; {_format_versions(records)}.",
+    ]
+    if table.base:
+        told.append(f"Changed from the defaults: {', '.join(map(str, table.base))}.")
+        touched = {name for change in table.base for name in change.methods}
+        if all(change.methods for change in table.base) and {one.config["method"] for one in records} - touched:
+            told.append("Other methods have theirs: a difference may be one of settings, not of methods.")
+    if table.left_out:
+        told.append(f"{table.left_out} runs of other data or versions are left out.")
+    return told
+
+
+def _format_versions(records: Sequence[RunRecord]) -> str:
+    first = records[0]
+    versions = sorted({str(one.environment.get("harness", "?")) for one in records})
+    torch = sorted({str(one.environment.get("packages", {}).get("torch", "?")) for one in records})
+    digest = str(first.dataset.get("digest", ""))[:12]
+    return f"data {digest}, metrics v{first.metric_version}, harness {', '.join(versions)}, torch {', '.join(torch)}"
+
+
+def _tests(table: TableResult, tests: dict[str, Tested | None]) -> str:
+    done = {column: test for column, test in tests.items() if test is not None}
+    if not done:
+        return ""
+    against = dict.fromkeys(table.rows[test.baseline].label for test in done.values())
+    family = " (the best of each column)" if len(against) > 1 else ""
+    return (
+        f"{BETTER} better, {WORSE} worse than the best baseline, {', '.join(against)}{family}: paired test on rows, "
+        f"{100 * LEVEL:g} %, Holm's correction within a column."
+    )
+
+
+def remarks(table: TableResult) -> list[str]:
+    """What a reader should know about rows: those that cannot be run, slips, and where settings are only near."""
+    told: dict[str, dict[str, None]] = {}
+    for declared in (declared for row in table.rows for declared in row.declared):
+        slip = f"slip in the paper: {declared.slip}" if declared.slip and table.published else ""
+        nearest = f"not exactly the paper's: {declared.nearest}" if declared.nearest else ""
+        for text in (declared.absent and f"cannot be run: {declared.absent}", slip, nearest):
+            if text:
+                told.setdefault(text, {})[declared.label] = None
+    if table.published and table.records and "memory GB" in table.declared.metrics:
+        told["our memory is that of one process, the paper's that of all its GPUs"] = {"memory GB": None}
+    unknown = [name for name in table.declared.metrics if name in COLUMNS and name not in shown_columns(table)]
+    more = [f"No figure of ours for {', '.join(unknown)}."] if unknown and table.records else []
+    return [*(f"{', '.join(rows)}: {text}" for text, rows in told.items()), *more]

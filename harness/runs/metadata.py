@@ -1,0 +1,68 @@
+"""What a record says about a run before it begins; folders are recorded by name, never by path."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.runs.environment import environment
+from harness.runs.record import new_run_id, utc_now
+from harness.settings.schema import RunConfig
+
+if TYPE_CHECKING:
+    from harness.data import Dataset
+
+_PATH = re.compile(r"""[^\s=:,'"{}\[\]]*/([^/\s,'"{}\[\]]+)/?""")
+
+
+def start_metadata(
+    config: RunConfig, dataset: "Dataset", encoder: dict[str, Any], device: str, metric_version: int
+) -> dict[str, Any]:
+    """The fields of a record that are known before the work begins; `encoder` has its dim, max_len and identity."""
+    return {
+        "run_id": new_run_id(config.method, dataset.name, config.seed),
+        "started": utc_now(),
+        "config": recorded(config),
+        "dataset": describe(dataset, config),
+        "encoder": {"name": recorded_name(config.encoder), **encoder},
+        "metric_version": metric_version,
+        "environment": environment(device),
+    }
+
+
+def recorded(config: RunConfig) -> dict[str, Any]:
+    """A config as a record holds it."""
+    options = dict(config.encoder_options)
+    if "teacher" in options:
+        options["teacher"] = recorded_name(options["teacher"])
+    names = {"dataset": recorded_name(config.dataset), "encoder": recorded_name(config.encoder)}
+    return config.model_dump(mode="json") | names | {"encoder_options": options}
+
+
+def recorded_name(name: str) -> str:
+    """A name as it is, a folder without what lies above it."""
+    return name if "/" not in name else f"./{Path(os.path.normpath(Path(name).absolute())).name}"
+
+
+def recorded_setting(text: str) -> str:
+    """A setting as typed, `encoder=/data/models/small`, with folders by name: `encoder=./small`."""
+    return _PATH.sub(r"./\1", text)
+
+
+def recorded_origins(origins: dict[str, str]) -> dict[str, str]:
+    """Where each setting came from; what was typed may name a folder."""
+    return {key: recorded_setting(text) if text.startswith("--set ") else text for key, text in origins.items()}
+
+
+def describe(dataset: "Dataset", config: RunConfig) -> dict[str, Any]:
+    """What the record says about the data."""
+    propensity = dataset.card.propensity
+    return {
+        "name": dataset.name,
+        "title": dataset.card.title,
+        "version": dataset.card.version,
+        "digest": dataset.digest,
+        "statistics": dataset.metadata["statistics"],
+        "propensity": propensity.model_dump() if propensity else None,
+        "filter": config.filter and bool(dataset.test_filter.nnz),
+    }

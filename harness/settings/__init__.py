@@ -1,0 +1,1 @@
+"""Settings of a run: their schema, the layers they come from, methods and published rows."""

@@ -1,0 +1,193 @@
+"""The optimiser of a training: torch's AdamW for dense parameters, and one that touches few rows for tables.
+
+`Optimiser` drives both kinds, gives them their learning rates and turns their state into named tensors; the second kind
+is `harness.train.optim.row_sparse`. A table all of whose rows move at every step is updated by its objective
+(`harness.train.optim.blocked`); it is scheduled and saved here.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor, nn
+
+from harness.errors import DataError
+from harness.model.tables import RowTable
+from harness.seeds import stream_seed
+from harness.train.optim.dense import DenseAdamW
+from harness.train.optim.row_sparse import RowSparseAdam
+
+if TYPE_CHECKING:
+    from harness.train.optim.blocked import BlockedSgd
+
+Shape = Literal["cosine", "linear", "constant"]
+
+_NORM_FLOOR = 1e-6
+"""Added to the gradient norm before dividing by it, as `torch.nn.utils.clip_grad_norm_` does."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters and tables that share a learning rate and a weight decay."""
+
+    name: str
+    """Unique: it begins the names of the group's state."""
+    lr: float
+    """Peak learning rate; the schedule's factor multiplies it."""
+    weight_decay: float
+    parameters: Sequence[nn.Parameter] = ()
+    """Those that do not require a gradient are left out."""
+    tables: Sequence[RowTable] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate moves: a linear rise over `warmup_steps`, then a fall to 0 at the end, or none."""
+
+    shape: Shape = "cosine"
+    warmup_steps: int = 0
+
+    def factor(self, step: int, total_steps: int) -> float:
+        """What multiplies the learning rate at a step of [0, total_steps): more than 0, at most 1.
+
+        Zero would be reached at `total_steps`, the first step not made.
+        """
+        assert 0 <= step < total_steps
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.shape == "constant":
+            return 1.0
+        remaining = (total_steps - step) / (total_steps - self.warmup_steps)
+        # sin^2(pi r / 2) = (1 + cos(pi (1 - r))) / 2, which does not cancel to 0 when r is small
+        return remaining if self.shape == "linear" else math.sin(math.pi / 2 * remaining) ** 2
+
+
+def decayed(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable parameters (with, without) weight decay: all but the weights of LayerNorms; biases are decayed."""
+    norms = {id(part.weight) for part in module.modules() if isinstance(part, nn.LayerNorm)}
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return [p for p in trainable if id(p) not in norms], [p for p in trainable if id(p) in norms]
+
+
+class Optimiser:
+    """Steps all groups together: dense parameters with `DenseAdamW`, tables with `RowSparseAdam`."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        schedule: Schedule,
+        total_steps: int,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        clip: float | None = None,
+        blocked: "Sequence[BlockedSgd]" = (),
+        seed: int = 0,
+    ) -> None:
+        """Take parameters and tables where they are: move a model to its device first.
+
+        Args:
+            groups: Together they name every parameter and table at most once.
+            schedule: Shared by all groups.
+            total_steps: Steps of the whole training.
+            betas: (b1, b2).
+            eps: Added to the root of the second moment.
+            clip: Largest norm of all gradients together, rows of tables included; None for no limit.
+            blocked: Tables that their objective updates; here they have learning rates and a state, and are not
+                clipped, because their gradient is never there as a whole.
+            seed: Of the rounding of bfloat16 tables.
+        """
+        self.groups = groups = (*groups, *(table.group for table in blocked))
+        self.blocked = tuple(blocked)
+        members = [*(member for group in groups for member in (*group.parameters, *group.tables))]
+        members += [sgd.table for sgd in blocked]
+        assert len({id(member) for member in members}) == len(members), "a parameter or table appears twice"
+        assert len({group.name for group in groups}) == len(groups), "two groups have one name"
+        self.schedule, self.total_steps, self.clip, self.seed = schedule, total_steps, clip, seed
+        self._dense = {group.name: DenseAdamW(group.parameters, betas, eps) for group in groups}
+        self._sparse = {group.name: [RowSparseAdam(table, betas, eps) for table in group.tables] for group in groups}
+
+    def learning_rates(self, index: int) -> dict[str, float]:
+        """The learning rate of every group at a step of [0, total_steps)."""
+        factor = self.schedule.factor(index, self.total_steps)
+        return {group.name: group.lr * factor for group in self.groups}
+
+    def step(self, index: int) -> None:
+        """Make step `index` of [0, total_steps) with the gradients at hand and clear them.
+
+        A parameter without a gradient and a row that was not touched stay as they are.
+        """
+        rates = self.learning_rates(index)
+        touched = [
+            (adam, *collected, rates[group.name], group.weight_decay)
+            for group in self.groups
+            for adam in self._sparse[group.name]
+            if (collected := adam.table.collect()) is not None
+        ]
+        if self.clip is not None:
+            dense = [gradient for adam in self._dense.values() for gradient in adam.gradients()]
+            _clip([*dense, *(gradient for _, _, gradient, _, _ in touched)], self.clip)
+        for group in self.groups:
+            self._dense[group.name].step(rates[group.name], group.weight_decay)
+        for place, (adam, rows, gradient, rate, weight_decay) in enumerate(touched):
+            rounding = stream_seed(self.seed, "rounding", index, place) if adam.rounds else 0
+            adam.update(rows, gradient, rate, weight_decay, rounding)
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Forget all gradients and which rows were touched."""
+        for group in self.groups:
+            self._dense[group.name].zero_grad()
+            for table in group.tables:
+                table.forget()
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments and step counts by name: encoder.0.exp_avg, tables.classifier.0.steps, tables.classifier.momentum.
+
+        Tensors are contiguous and share no memory with each other, but with this optimiser: write them before the next
+        step. Names and shapes are the same before the first step as after it.
+        """
+        return {name: tensor.contiguous() for name, tensor in self._named()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Copy in what `state` of an equal optimiser gave; steps then continue bit for bit.
+
+        Raises:
+            DataError: Names, shapes or types differ. Nothing is changed then.
+        """
+        own = dict(self._named())
+        wanted, found = (
+            {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in part.items()} for part in (own, state)
+        )
+        if faults := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
+            name, more = faults[0], f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+            raise DataError(
+                f"the saved optimiser state does not fit this model: {name} is {found.get(name, 'missing')} "
+                f"but should be {wanted.get(name, 'absent')}{more}; "
+                "resume with the configuration the state was saved under, or start a new run"
+            )
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        """The live state, a step count of torch's as one element [1]."""
+        for group in self.groups:
+            for position, moments in enumerate(self._dense[group.name].state.values()):
+                for key, tensor in moments.items():
+                    yield f"{group.name}.{position}.{key}", tensor.view(1) if tensor.ndim == 0 else tensor
+            for position, adam in enumerate(self._sparse[group.name]):
+                for key in ("steps", "exp_avg", "exp_avg_sq"):
+                    yield f"tables.{group.name}.{position}.{key}", getattr(adam, key)
+        for table in self.blocked:
+            if table.momentum is not None:
+                yield f"tables.{table.group.name}.momentum", table.momentum
+
+
+def _clip(gradients: Sequence[Tensor], limit: float) -> None:
+    """Scale gradients of any shapes in place so that their norm together is at most `limit`."""
+    if not gradients:
+        return
+    norm = nn.utils.get_total_norm(gradients)
+    factor = (limit / (norm + _NORM_FLOOR)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device))

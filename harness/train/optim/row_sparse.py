@@ -1,0 +1,144 @@
+"""AdamW that reads and writes only the touched rows of a table.
+
+With g the gradient of a row that is updated for the t-th time:
+
+    m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
+    w <- (1 - lr decay) w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+
+t counts the updates of that row, so a row first touched late makes an ordinary first step; a row that is not touched
+keeps weight and moments bit for bit. Moments are where the table is and of its type. A bfloat16 table is computed in
+float32 and written with stochastic rounding, moments included: v changes by a thousandth a step, which rounding to the
+nearest of 8 bits would never show. The random numbers are a function of (seed, first row of a block of the update).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from harness.model.tables import RandomBits, RowTable, lazy_zeros, put_rows, round_stochastically
+
+BLOCK_ELEMENTS = {"cpu": 2**17, "cuda": 2**20}
+"""Rows times D updated at once. On a CPU 2 MiB of scratch stay in its cache until they are written back; in smaller
+blocks a dozen calls a block cost more than that saves. A CUDA device waits for its next kernel unless blocks are large.
+"""
+
+
+class RowSparseAdam:
+    """AdamW over the rows of one table [R, D] that were touched since the last step."""
+
+    def __init__(self, table: RowTable, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        """Make zero moments on the device of the table, which must not move afterwards."""
+        self.table = table
+        self.betas = betas
+        self.eps = eps
+        weight = table.weight
+        self.exp_avg = lazy_zeros(tuple(weight.shape), weight.dtype, weight.device)
+        """m, [R, D]."""
+        self.exp_avg_sq = lazy_zeros(tuple(weight.shape), weight.dtype, weight.device)
+        """v, [R, D]."""
+        self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
+        """t, the number of updates of each row, [R]."""
+        self._block = max(1, BLOCK_ELEMENTS.get(weight.device.type, 2**20) // max(1, weight.shape[1]))
+        self._scratch = torch.empty(4, self._block, weight.shape[1], dtype=table.arithmetic, device=weight.device)
+        self._stored = weight.new_empty(self._block if self.rounds else 0, weight.shape[1])
+        """Rows as they are stored, on their way to and from the scratch memory; empty where they need no change."""
+
+    @property
+    def rounds(self) -> bool:
+        """Whether rows are stored in fewer bits than they are computed in."""
+        return self.table.weight.dtype != self.table.arithmetic
+
+    def step(self, lr: float, weight_decay: float, seed: int = 0) -> None:
+        """Update the rows gathered from the table since the last step and forget that they were."""
+        touched = self.table.collect()
+        if touched is not None:
+            self.update(*touched, lr, weight_decay, seed)
+
+    @torch.no_grad()
+    def update(self, rows: Tensor, gradient: Tensor, lr: float, weight_decay: float, seed: int = 0) -> None:
+        """Update the given rows.
+
+        Args:
+            rows: int64 [U], distinct.
+            gradient: Of those rows, [U, D].
+            lr: Learning rate of this step.
+            weight_decay: Decoupled: the rows lose the fraction lr x weight_decay.
+            seed: Of the rounding of a bfloat16 table; another one at every step.
+        """
+        counts = self.steps.index_select(0, rows) + 1
+        self.steps.index_copy_(0, rows, counts)
+        bias1, bias2 = (1 - beta ** counts.double()[:, None] for beta in self.betas)
+        # (m / bias1) / (sqrt(v / bias2) + eps) = m / (slope sqrt(v) + floor)
+        slope, floor = (bias1 / bias2.sqrt()).to(gradient.dtype), (bias1 * self.eps).to(gradient.dtype)
+        with _one_thread(rows.device):
+            for start in range(0, len(rows), self._block):
+                part = slice(start, start + self._block)
+                bits = RandomBits(seed, start, rows.device) if self.rounds else None
+                self._update_block(rows[part], gradient[part], slope[part], floor[part], lr, lr * weight_decay, bits)
+
+    def _update_block(
+        self,
+        rows: Tensor,
+        gradient: Tensor,
+        slope: Tensor,
+        floor: Tensor,
+        lr: float,
+        decay: float,
+        bits: RandomBits | None,
+    ) -> None:
+        """One block of rows, in scratch memory: fresh memory costs more than the arithmetic.
+
+        Args:
+            rows: int64 [u], distinct.
+            gradient: [u, D].
+            slope: Factor of sqrt(v), [u, 1].
+            floor: Added to that, [u, 1].
+            lr: Learning rate.
+            decay: The fraction of the weights that is lost.
+            bits: Of the rounding; None where nothing is rounded.
+        """
+        beta1, beta2 = self.betas
+        weight, mean, square, denominator = self._scratch[:, : len(rows)]
+        stored = ((self.table.weight, weight), (self.exp_avg, mean), (self.exp_avg_sq, square))
+        for whole, copy in stored:
+            self._read(whole, rows, copy)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        torch.sqrt(square, out=denominator).mul_(slope).add_(floor)
+        weight.mul_(1 - decay).addcdiv_(mean, denominator, value=-lr)
+        for whole, copy in stored:
+            self._write(whole, rows, copy, bits)
+
+    def _read(self, whole: Tensor, rows: Tensor, copy: Tensor) -> None:
+        """Rows [u] of a stored tensor [R, D] into scratch memory [u, D]."""
+        if self.rounds:
+            copy.copy_(torch.index_select(whole, 0, rows, out=self._stored[: len(rows)]))
+        else:
+            torch.index_select(whole, 0, rows, out=copy)
+
+    def _write(self, whole: Tensor, rows: Tensor, copy: Tensor, bits: RandomBits | None) -> None:
+        """The way back."""
+        if bits is not None:
+            round_stochastically(copy, bits, self._stored[: len(rows)])
+            copy = self._stored[: len(rows)]
+        put_rows(whole, rows, copy)
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """One thread of torch's where the device is a CPU.
+
+    A dozen passes over a block are bound by memory, and threads meet after each: two that sleep while they wait, as the
+    command line has them, took a fifth more processor time than one, and no less time.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,72 @@
+"""Steps of the row-sparse optimiser: whether their time depends on the size of the table, and what a dense step takes.
+
+Only `step` is timed. Before each one, rows are drawn and gathered and their gradients made, as in training. Moments are
+filled beforehand, so that no step pays for memory written for the first time. One thread: a step is a dozen short
+loops, and two threads that share their cores with others mostly wait for each other.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from harness.model.tables import RowTable
+from harness.train.optim import Group, Optimiser, Schedule
+from tests.benchmarks.race import Race, size
+
+LABELS, FEWER, DIMENSION, TOUCHED = size(1_300_000, 4_000), size(131_073, 2_000), 256, size(10_000, 500)
+_INPUTS = f"{TOUCHED:,} touched rows of {LABELS:,} x {DIMENSION}"
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class RowSteps:
+    """Training of a table [labels, DIMENSION] of which every step touches `TOUCHED` random rows."""
+
+    def __init__(self, labels: int) -> None:
+        self._generator = np.random.default_rng(0)
+        self._table = RowTable(torch.from_numpy(_noise(self._generator, labels)))
+        self._optimiser = Optimiser([Group("rows", 1e-3, 0.05, [], [self._table])], Schedule("constant"), 1000)
+        for tensor in self._optimiser.state().values():
+            tensor.fill_(1)
+
+    def prepare(self) -> None:
+        """Leave gradients in the rows of the next step."""
+        chosen = np.sort(self._generator.choice(len(self._table.weight), TOUCHED, replace=False))
+        gathered = self._table.gather(torch.from_numpy(chosen))
+        torch.autograd.backward(gathered, torch.from_numpy(_noise(self._generator, TOUCHED)))
+
+    def step(self) -> None:
+        """What is timed."""
+        self._optimiser.step(0)
+
+
+def test_step_does_not_grow_with_the_table(race: Race) -> None:
+    many, few = RowSteps(LABELS), RowSteps(FEWER)
+
+    def prepare() -> None:
+        many.prepare()
+        few.prepare()
+
+    prepare()
+    reference = f"as many touched rows of {FEWER:,}"
+    race("row-sparse AdamW step", _INPUTS, reference, many.step, few.step, prepare=prepare, at_most=1.2, rounds=15)
+
+
+def test_against_a_dense_step(race: Race) -> None:
+    ours, generator = RowSteps(LABELS), np.random.default_rng(0)
+    weight = nn.Parameter(torch.from_numpy(_noise(generator, FEWER)))
+    weight.grad = torch.from_numpy(_noise(generator, FEWER))
+    dense = torch.optim.AdamW([weight], lr=1e-3, weight_decay=0.05, fused=True)
+    reference = f"torch's fused AdamW over all of {FEWER:,} x {DIMENSION}, a tenth of ours"
+    race(
+        *("row-sparse AdamW step", _INPUTS, reference, ours.step, dense.step),
+        prepare=ours.prepare,
+        at_least=1.0,
+        rounds=15,
+    )
+
+
+def _noise(generator: np.random.Generator, rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Normal random numbers, [rows, DIMENSION]."""
+    return generator.standard_normal((rows, DIMENSION), dtype=np.float32)

@@ -1,0 +1,176 @@
+"""The command line from the outside: what it prints, what it refuses, what it leaves behind."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import call
+
+ROOT = Path(__file__).parents[2]
+ZEROSHOT = ["run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none"]
+
+
+def test_help_of_every_command_imports_nothing_heavy() -> None:
+    script = """
+import sys
+from harness.cli import COMMANDS, main
+
+groups = {"data": ["ls", "prepare", "check", "import", "fetch"], "runs": ["reap"]}
+calls = [[], *([name] for name in COMMANDS), *([group, name] for group, names in groups.items() for name in names)]
+for words in [*([*call, "--help"] for call in calls), ["ls", "methods"], ["ls", "datasets"]]:
+    try:
+        main(words)
+    except SystemExit as end:
+        assert not end.code, words
+heavy = {"torch", "mlflow", "transformers", "faiss", "scipy", "pandas", "matplotlib", "optuna"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert "Examples" in done.stdout
+    assert "lf-debiantitles" in done.stdout
+
+
+def test_run_report_and_listing_together(workspace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ZEROSHOT
+    assert call(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert "PSnDCG" in shown
+    assert "run folder" in shown
+    assert call(*arguments, "--seed", "1", "--set", "similarity=dot", "--set", "search.k=10", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["config"]["seed"], record["config"]["params"]) == (1, {"similarity": "dot"})
+    assert call("report", "--format", "md", "--out", str(tmp_path / "table.md")) == 0
+    assert "| zeroshot | tiny |" in (tmp_path / "table.md").read_text()
+    capsys.readouterr()
+    assert call("report", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert call("report", "--json", "--dataset", "other") == 2
+    capsys.readouterr()
+    assert call(*arguments, "--set", "ks=[2]") == 0
+    capsys.readouterr()
+    assert call("report", "--json") == 0  # runs that lack a metric leave it out; NaN is not JSON
+    assert "NaN" not in capsys.readouterr().out
+    assert call("ls", "runs") == 0
+    assert capsys.readouterr().out.count("finished") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--method", "zeroshoot"], "unknown method 'zeroshoot'; did you mean 'zeroshot'?"),
+        (["run", "--dataset", "lf-pydoc"], "unknown dataset 'lf-pydoc'; did you mean 'lf-pydocs'?"),
+        (["run", "--dataset", "synthetic", "--encoder", "minlm"], "did you mean 'minilm'?"),
+        (["run", "--dataset", "synthetic", "--set", "bta=2"], "did you mean 'beta'?"),
+        (["run", "--dataset", "synthetic", "--set", "logits=euclid"], "--set logits=euclid: params.logits"),
+        (["run", "--dataset", "synthetic", "--set", "search.backend=exactt"], "did you mean 'exact'?"),
+        (["run", "--dataset", "synthetic", "--set", "search.k=0"], "search.k"),
+        (["run", "--dataset", "synthetic", "--set", "search.options.seed=3"], "unknown option of search backend"),
+        (
+            ["run", "--dataset", "synthetic", "--encoder", "tiny", "--set", "encoder_options.seed=3"],
+            "unknown option of",
+        ),
+        (
+            ["run", "--dataset", "synthetic", "--encoder", "tiny", "--set", "encoder_options.dim=x"],
+            "encoder_options.dim",
+        ),
+        (["run", "--dataset", "synthetic", "--encoder", "tiny", "--set", "max_len=4000"], "reads at most"),
+        (["run", "--dataset", "synthetic", "--set", "k"], "--set takes key=value"),
+        (["run", "--dataset", "synthetic", "--seed", "-1"], "--seed: seed"),
+        (["run", "--dataset", "synthetic", "--track", "wandb"], "--track takes mlflow or none"),
+        (["run", "--dataset", "./no/such/folder"], "is not a folder"),
+        (["run", "--config", "no-such.yaml"], "no-such.yaml: no such file"),
+        (["ls", "method"], "did you mean 'methods'?"),
+        (["report"], "has no runs"),
+        (["data", "check", "../../no-such"], "is not a folder"),
+        (["data", "import", ".", "--name", "../x"], "cannot be used"),
+        (["data", "import", ".", "--name", "x", "--propensity", "1"], "--propensity takes two numbers"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str], message: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fault 65, fault 70"""
+    assert call(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+    assert "Traceback" not in error
+    assert not (workspace / "runs").exists()
+    assert not (workspace / "cards").exists()
+
+
+@pytest.mark.parametrize("name", ["lf-wikiseealso-320k", "lf-amazontitles-1.3m"])
+def test_missing_data_is_answered_in_one_screen(name: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--method", "zeroshot", "--dataset", name, "--encoder", "tiny") == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) <= 24
+    files = ("trn.json.gz", "tst.json.gz", "lbl.json.gz", "filter_labels")
+    assert all(needed in error for needed in (*files, str(workspace / "data" / name), "fetch"))
+    assert not (workspace / "runs").exists()
+
+
+def test_validate_reports_every_fault(workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("validate") == 0
+    capsys.readouterr()
+    (workspace / "cards").mkdir(parents=True)
+    (workspace / "cards" / "mine.yaml").write_text("title: x\nsumary: y\nsource: jsonl\ndefaults: {max_len: -3}\n")
+    (tmp_path / "run.yaml").write_text("method: zeroshot\nencodr: tiny\nseed: 1.5\n")
+    assert call("validate", str(tmp_path / "run.yaml")) == 2
+    error = capsys.readouterr().err
+    assert "summary: Field required" in error
+    assert "sumary" in error
+    assert "unknown key 'encodr'; did you mean 'encoder'?" in error
+    assert "seed" in error
+
+
+def test_python_dash_m_from_another_folder(tmp_path: Path) -> None:
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from harness.cli import main; main(['ls', 'datasets'])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "lf-pydocstitles" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "harness", "nope"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+
+
+def test_damaged_caches_are_rebuilt(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fault 68"""
+    arguments = [*ZEROSHOT, "--json"]
+    assert call(*arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    for name in ("test.text.values.npy", "tokens.values.npy", "test.labels.indices.npy"):
+        file = max((workspace / "cache").rglob(name), key=lambda path: path.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 0x55]))
+        assert call(*arguments) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert (again["metrics"], again["dataset"]["digest"]) == (first["metrics"], first["dataset"]["digest"])
+
+
+def test_one_damaged_record_does_not_hide_the_others(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*ZEROSHOT) == 0
+    (workspace / "runs" / "broken").mkdir()
+    (workspace / "runs" / "broken" / "record.json").write_text("{")
+    (workspace / "runs" / "killed").mkdir()
+    (workspace / "runs" / "killed" / "events.jsonl").write_text("")
+    capsys.readouterr()
+    assert call("ls", "runs", "--json") == 0
+    shown = capsys.readouterr()
+    assert [row["status"] for row in json.loads(shown.out)] == ["finished", "unfinished"]
+    assert "damaged record" in shown.err
+
+
+def test_sigterm_while_data_is_prepared_leaves_nothing(workspace: Path) -> None:
+    """fault 5, fault 33"""
+    name = "synthetic:train=3000000,test=1000,labels=100000"
+    command = [sys.executable, "-m", "harness", "data", "prepare", name]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    folder = workspace / "cache" / "datasets"
+    deadline = time.monotonic() + 120  # to import and begin; it then works for much longer
+    while not list(folder.glob(".*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    assert "stopped by SIGTERM" in process.communicate(timeout=90)[1]
+    assert process.returncode == 143
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]

@@ -1,0 +1,261 @@
+"""The check of a dataset against its card: a clean one passes, and each fault planted on purpose is found."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from harness.data import Dataset, load
+from harness.data.card import DatasetCard, Pin, Propensity, Statistics
+from harness.data.check import CheckReport, CheckRow, RowScan, check, equal_rows, repeated_rows, scan_rows
+from harness.data.prepare import COLUMNS, MATRICES, DatasetWriter, opened
+from harness.data.ragged import Texts
+from harness.errors import UserError
+from harness.io.files import read_manifest, write_manifest
+
+TRAIN = ["red apple", "green pear", "blue plum", "old oak"]
+TEST = ["red pear", "green oak"]
+LABELS = ["fruit", "tree", "colour"]
+TRAIN_LABELS = [[0, 2], [0, 2], [0], [1]]
+TEST_LABELS = [[0, 2], [1]]
+EXACT = Statistics(train=4, test=2, labels=3, labels_per_row=1.5, rows_per_label=2.0, words_per_row=2.0)
+
+
+def pattern(rows: Sequence[Sequence[int]], labels: int) -> csr_array:
+    indices = np.array([label for row in rows for label in row], np.int32)
+    indptr = np.cumsum([0, *(len(row) for row in rows)])
+    return csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), labels))
+
+
+def build(
+    folder: Path,
+    *,
+    train: list[str] = TRAIN,
+    test: list[str] = TEST,
+    labels: list[str] = LABELS,
+    train_labels: Sequence[Sequence[int]] = TRAIN_LABELS,
+    test_labels: Sequence[Sequence[int]] = TEST_LABELS,
+    train_filter: Sequence[Sequence[int]] | None = None,
+    test_filter: Sequence[Sequence[int]] | None = None,
+    versions: dict[str, str] | None = None,
+    **card: Any,
+) -> Dataset:
+    folder.mkdir(exist_ok=True)
+    writer = DatasetWriter(folder)
+    ids = [str(label) for label in range(len(labels))]
+    for column, strings in zip(COLUMNS, (train, test, labels, ids), strict=True):
+        with writer.texts(column) as stream:
+            stream.extend_strings(strings)
+    for name, rows in zip(MATRICES, (train_labels, test_labels, train_filter, test_filter), strict=True):
+        if rows is not None:
+            writer.matrix(name, pattern(rows, len(labels)))
+    write_manifest(folder, {**writer.finish(), "provenance": {"versions": versions or {}}})
+    settings = {"propensity": Propensity(a=0.55, b=1.5), "statistics": EXACT, **card}
+    made = DatasetCard(name="tiny", title="t", summary="s", source="jsonl", **settings)
+    return opened(made, folder, read_manifest(folder) or {}, use_filter=True)
+
+
+def row(report: CheckReport, name: str) -> CheckRow:
+    (found,) = [row for row in report.rows if row.name == name]
+    return found
+
+
+def unusual(report: CheckReport) -> dict[str, str]:
+    return {row.name: row.verdict for row in report.rows if row.verdict not in ("ok", "unknown")}
+
+
+def pinned(dataset: Dataset, **update: Any) -> DatasetCard:
+    return dataset.card.model_copy(update={"pin": Pin(digest=dataset.digest), **update})
+
+
+def test_generated_data_passes_and_the_report_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path))
+    report = check(load("synthetic"))
+    assert report.ok
+    assert not unusual(report) or set(unusual(report)) == {"digest"}
+    values = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert values["dataset"] == "synthetic"
+    assert values["ok"] is True
+    assert values["rows"][0] == {"name": "train", "expected": 2000, "measured": 2000, "verdict": "ok", "remark": ""}
+
+
+def test_a_wrong_figure_is_found(tmp_path: Path) -> None:
+    dataset = build(tmp_path)
+    for name in ("train", "test", "labels", "labels_per_row", "rows_per_label", "words_per_row"):
+        figure = getattr(EXACT, name)
+        card = dataset.card.model_copy(update={"statistics": EXACT.model_copy(update={name: figure + 1})})
+        report = check(replace(dataset, card=card))
+        assert unusual(report) == {name: "differs"}
+        assert (row(report, name).expected, row(report, name).measured) == (figure + 1, figure)
+
+
+def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
+    """fault 68."""
+    dataset = build(tmp_path)
+    for name in ("train.text.values.npy", "labels.text.offsets.npy", "test.labels.indices.npy"):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        report = check(dataset)
+        assert unusual(report) == {"prepared files": "differs"}
+        assert name in row(report, "prepared files").remark
+        (tmp_path / name).write_bytes(whole)
+
+
+def test_slack_belongs_to_averages_and_to_approximate_counts(tmp_path: Path) -> None:
+    near = Statistics(train=5, labels_per_row=1.6, tolerance=0.25)
+    dataset = build(tmp_path, statistics=near)
+    assert unusual(check(dataset)) == {"train": "differs"}
+    assert row(check(dataset), "labels").verdict == "unknown"
+    loose = dataset.card.model_copy(update={"statistics": near.model_copy(update={"approximate": True})})
+    assert check(replace(dataset, card=loose)).ok
+
+
+def test_checksums_of_raw_files(tmp_path: Path) -> None:
+    """fault 39 after the fact: a file that is not the published one is named."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "good.txt").write_bytes(b"good")
+    (raw / "bad.txt").write_bytes(b"bad")
+    checksums = {name: hashlib.sha256(b"good").hexdigest() for name in ("good.txt", "bad.txt", "gone.txt")}
+    report = check(build(tmp_path / "prepared", checksums=checksums), raw)
+    assert row(report, "sha256 of good.txt").verdict == "ok"
+    assert row(report, "sha256 of gone.txt").verdict == "unknown"
+    assert str(raw / "gone.txt") in row(report, "sha256 of gone.txt").remark
+    assert unusual(report) == {"sha256 of bad.txt": "differs"}
+
+
+def test_digest_against_the_pin(tmp_path: Path) -> None:
+    """fault 53."""
+    dataset = build(tmp_path, versions={"numpy": "2.1", "scipy": "1.0"})
+
+    def verdict(**update: Any) -> CheckRow:
+        return row(check(replace(dataset, card=pinned(dataset, **update))), "digest")
+
+    other = {"digest": "0" * 64}
+    assert verdict().verdict == "ok"
+    assert verdict(pin=Pin(**other, made_with={"numpy": "2.1"})).verdict == "differs"
+    explained = verdict(pin=Pin(**other, made_with={"numpy": "2.0", "scipy": "1.0", "sympy": "3"}))
+    assert explained.verdict == "warning"
+    assert explained.remark == "made with other versions: numpy 2.0 -> 2.1, sympy 3 -> absent"
+    approximate = EXACT.model_copy(update={"approximate": True})
+    assert verdict(pin=Pin(**other), statistics=approximate).verdict == "warning"
+    assert verdict(pin=None).verdict == "unknown"
+
+
+def test_filtered_true_pairs_are_found(tmp_path: Path) -> None:
+    """fault 48: a filter that hides answers."""
+    report = check(build(tmp_path, test_filter=[[1, 2], []], train_filter=[[0], [2], [1], []]))
+    assert row(report, "true test pairs that are filtered").measured == 1
+    assert row(report, "true train pairs that are filtered").measured == 2
+    assert unusual(report) == {
+        "true test pairs that are filtered": "differs",
+        "true train pairs that are filtered": "warning",
+    }
+    # one of the three answers is hidden, so both rows can place one label: 100, and two hits of six at depth 3
+    assert row(report, "ceiling of P@1").measured == 100
+    assert row(report, "ceiling of P@3").measured == 33.33
+
+
+def test_depth_and_ceilings(tmp_path: Path) -> None:
+    report = check(build(tmp_path, test_filter=[[1], [0, 2]]), k=7)
+    assert row(report, "retrieval depth for a full top-7").measured == 9
+    assert row(report, "ceiling of P@1").measured == 100
+    assert row(report, "ceiling of P@3").measured == 50
+    assert row(report, "ceiling of P@7").measured == round(100 * 3 / 14, 2)
+    with pytest.raises(UserError, match="k must be at least 1"):
+        check(build(tmp_path / "again"), k=0)
+
+
+def test_faulty_ids_are_found(tmp_path: Path) -> None:
+    """fault 43: out of range, unsorted and repeated label ids, in a matrix that skipped the writer."""
+    dataset = build(tmp_path)
+    broken = csr_array((4, 3), dtype=np.float32)
+    broken.indices, broken.indptr = np.array([2, 0, 1, 1, 3], np.int32), np.array([0, 2, 4, 5, 5], np.int32)
+    broken.data = np.ones(5, np.float32)
+    report = check(replace(dataset, train_filter=broken))
+    assert row(report, "faulty label ids in train_filter").measured == 3
+    assert unusual(report) == {"faulty label ids in train_filter": "differs"}
+    assert not report.ok
+
+
+def test_odd_texts_are_counted_and_located(tmp_path: Path) -> None:
+    """fault 44."""
+    train = ["fine", "", " \t\n", "a\0b", "x" * 1_000_001]
+    train_labels = [[0], [1], [2], [0], [1]]
+    report = check(build(tmp_path, train=train, train_labels=train_labels, labels=["fruit", "", "\r"]))
+    for name, place in (
+        ("empty train texts", 1),
+        ("train texts of whitespace only", 2),
+        ("train texts with NUL bytes", 3),
+        ("train texts above 1,000,000 bytes", 4),
+        ("empty label texts", 1),
+        ("label texts of whitespace only", 2),
+    ):
+        found = row(report, name)
+        assert (found.measured, found.verdict) == (1, "warning"), name
+        assert f"row {place} " in found.remark
+    assert row(report, "empty test texts").verdict == "ok"
+
+
+def test_repeated_texts_are_found(tmp_path: Path) -> None:
+    """fault 47."""
+    train = ["red apple", "blue plum", "red apple", "old oak", "red apple"]
+    test = ["old oak", "old  oak"]
+    report = check(build(tmp_path, train=train, train_labels=[[0]] * 5, test=test, labels=["a", "b", "a"]))
+    assert row(report, "test texts that also stand in train").measured == 1
+    assert "test row 0 equals train row 3" in row(report, "test texts that also stand in train").remark
+    assert row(report, "train texts that repeat an earlier one").measured == 2
+    assert "train row 2 equals train row 0" in row(report, "train texts that repeat an earlier one").remark
+    assert row(report, "label texts that repeat an earlier one").measured == 1
+
+
+def test_rows_without_labels_and_labels_without_rows(tmp_path: Path) -> None:
+    """faults 45 and 46."""
+    report = check(build(tmp_path, train_labels=[[0], [], [], [0]], test_labels=[[2], []]))
+    assert row(report, "train rows without labels").measured == 2
+    assert row(report, "test rows without labels").measured == 1
+    unseen = row(report, "labels without train rows")
+    assert (unseen.measured, unseen.verdict) == (2, "warning")
+    assert "1 are answers in test" in unseen.remark
+
+
+def test_a_missing_propensity_is_unknown(tmp_path: Path) -> None:
+    """fault 52."""
+    report = check(build(tmp_path, propensity=None))
+    assert row(report, "propensity").verdict == "unknown"
+    assert report.ok
+
+
+few_words = st.lists(st.sampled_from(["", " ", "a", "b", "ab", "ba", "aab", "a b", "é", "\0", "b" * 40]), max_size=30)
+
+
+@settings(max_examples=80, deadline=None)
+@given(left=few_words, right=few_words)
+def test_equal_rows_are_those_with_equal_bytes(left: list[str], right: list[str]) -> None:
+    ours, theirs = Texts.from_strings(left), Texts.from_strings(right)
+    scan, other = scan_rows(ours), scan_rows(theirs)
+    solid = {text for text in left if text.encode().strip()}
+    assert scan.solid.tolist() == [bool(text.encode().strip()) for text in left]
+    assert scan.nul.tolist() == ["\0" in text for text in left]
+    i, j = equal_rows(ours, scan, theirs, other)
+    assert j.tolist() == [row for row, text in enumerate(right) if text in solid]
+    assert i.tolist() == [left.index(right[row]) for row in j]
+    first, later = repeated_rows(ours, scan)
+    assert later.tolist() == [row for row, text in enumerate(left) if text in solid and left.index(text) < row]
+    assert first.tolist() == [left.index(left[row]) for row in later]
+
+
+def test_rows_whose_hashes_collide_are_compared_byte_for_byte() -> None:
+    texts = Texts.from_strings(["same", "else", "same", "longer"])
+    always = np.ones(4, np.bool_)
+    collided = RowScan(np.zeros(4, np.uint64), always, ~always)
+    first, later = repeated_rows(texts, collided)
+    assert (first.tolist(), later.tolist()) == ([0], [2])

@@ -1,0 +1,270 @@
+"""Debian packages: parsing of apt metadata, and the dataset built from a frozen copy of it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.data import prepare
+from harness.data.card import DatasetCard
+from harness.data.ragged import Texts
+from harness.data.sources import debian
+from harness.errors import DataError, MissingDataError, UserError
+
+
+def stanza(name: str, depends: str = "", summary: str = "a package", **fields: str) -> str:
+    lines = [f"Package: {name}", "Version: 1.0-1", f"Architecture: {fields.pop('architecture', 'amd64')}"]
+    lines += [f"Depends: {depends}"] if depends else []
+    lines += [f"{field.replace('_', '-')}: {value}" for field, value in fields.items()]
+    return "\n".join([*lines, f"Description: {summary}", "Filename: pool/x.deb"]) + "\n"
+
+
+def ring(size: int = 60) -> str:
+    """Every package depends on the next two, so both splits have rows."""
+    return "\n".join(
+        stanza(
+            f"pkg-{i}", f"pkg-{(i + 1) % size} (>= 1), pkg-{(i + 2) % size}", f"number {i}", Description_md5=f"{i:032x}"
+        )
+        for i in range(size)
+    )
+
+
+def listed(file: str, words: str) -> str:
+    """A line of apt's: label, origin, suite, codename, component, architecture and version; `-` is not there."""
+    fields = zip(
+        ("LABEL", "ORIGIN", "SUITE", "CODENAME", "COMPONENT", "ARCHITECTURE", "VERSION"), words.split(), strict=True
+    )
+    return "\t".join([f"/lists/{file}", *(f"$({name})" if word == "-" else word for name, word in fields)])
+
+
+RELEASE = "Debian Debian oldstable bookworm main amd64 12.15"
+NEXT, OLD = "Debian Debian stable trixie main amd64 13.4", "Debian Debian oldold buster main amd64 10"
+LISTS = [
+    listed("security", "Debian-Security Debian oldstable-security bookworm-security main amd64 12"),
+    listed("release", RELEASE),
+    listed("contrib", RELEASE.replace("main", "contrib")),
+]
+
+
+class FakeApt:
+    """Stands in for the apt programs: same questions, canned answers."""
+
+    def __init__(self, dump: str, translation: str | None = None, update_works: bool = True) -> None:
+        self.dump, self.translation, self.update_works = dump, translation, update_works
+        self.calls: list[str] = []
+
+    def __call__(self, program: str, options: dict[str, str], *arguments: str) -> bytes:
+        self.calls.append(arguments[0])
+        if arguments[0] == "cat-file":
+            return {"/lists/release": self.dump, "/lists/en": self.translation or ""}[arguments[1]].encode()
+        if arguments[0] == "update":
+            if not self.update_works:
+                raise UserError("apt-get update failed and said: no network")
+            return b""
+        if arguments[-1] == "Created-By: Packages":
+            return "\n".join(LISTS).encode() if self.dump else b""
+        if arguments[0] == "--print-architecture":
+            return b"amd64\n"
+        held = self.translation is not None and "update" in self.calls
+        return b"de /lists/de\nen /lists/en\n" if held else b""
+
+
+def card(name: str = "small", text: str = "title") -> DatasetCard:
+    return DatasetCard.model_validate({"name": name, "title": name, "summary": "", "source": "debian", "text": text})
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        (b"libc6 (>= 2.34), libfoo1", ["libc6", "libfoo1"]),
+        (b"lpr | rlpr|cups-client (<< 2)", ["lpr", "rlpr", "cups-client"]),
+        (b"python3:any (>= 3.9~), libstdc++6:amd64", ["python3", "libstdc++6"]),
+        (b"a,\n b,\n c (= 1:2.0-1+b1)", ["a", "b", "c"]),
+        (b"", []),
+    ],
+)
+def test_relation_fields_name_every_alternative(field: bytes, expected: list[str]) -> None:
+    assert debian.named_packages(field) == expected
+
+
+def test_all_five_relations_count_and_no_other() -> None:
+    fields = {"Pre_Depends": "b", "Recommends": "c", "Suggests": "d", "Enhances": "e", "Breaks": "f", "Conflicts": "g"}
+    package = debian.parse_packages(stanza("x", "a", **fields).encode())[0]
+    assert package.names == ["a", "b", "c", "d", "e"]
+
+
+def test_one_stanza_a_name_first_architecture_first_listed() -> None:
+    dump = "\n".join(
+        [
+            stanza("b", summary="foreign", architecture="i386"),
+            stanza("b", summary="native", architecture="amd64"),
+            stanza("b", summary="listed later", architecture="amd64"),
+            stanza("a"),
+        ]
+    )
+    assert [(p.name, p.summary) for p in debian.parse_packages(dump.encode())] == [("a", "a package"), ("b", "native")]
+
+
+def test_stanzas_without_name_or_description_are_left_out() -> None:
+    dump = "Package: bare\nVersion: 1\n\nVersion: 2\nDescription: nameless\n\nPackage: Bad Name\nDescription: x\n\n"
+    assert debian.parse_packages(dump.encode()) == []
+    with pytest.raises(DataError, match="no package with a description"):
+        debian.package_links([])
+
+
+def test_odd_bytes_in_descriptions_survive() -> None:
+    """fault 44: CRLF, invalid UTF-8, NUL, a body in the index itself."""
+    dump = b"Package: odd\r\nDescription: caf\xe9 \0 bar\r\n first line\r\n .\r\n second\r\nHomepage: none\r\n\r\n"
+    package = debian.parse_packages(dump)[0]
+    assert package.summary == "caf\ufffd \0 bar"
+    assert package.body == "first line second"
+
+
+def test_virtual_and_frequent_names_are_no_labels() -> None:
+    dump = "\n".join(stanza(f"p{i}", "libc6, mail-transport-agent, p0") for i in range(3)) + "\n" + stanza("libc6")
+    packages = debian.parse_packages(dump.encode())
+    links, counts = debian.package_links(packages)
+    assert counts["relations_to_no_package"] == 3
+    # three of four packages are more than one percent
+    assert counts["labels_too_frequent"] == ["libc6", "p0"]
+    assert len(links.source) == 0
+
+
+def test_dataset_of_a_fake_index(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
+    """The 1 % rule is lifted: in a ring of 60 every package is named by two others. Also faults 45, 46 and 48."""
+    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+    monkeypatch.setattr(debian, "_run", FakeApt(ring()))
+    folder, manifest = prepare.prepare(card())
+    figures = manifest["statistics"]
+    assert figures["train"] + figures["test"] <= 60
+    assert figures["train_rows_without_labels"] == figures["test_rows_without_labels"] == 0
+    assert figures["labels_without_train_rows"] == 0
+    assert figures["test_filter_pairs"] > 0
+    versions = manifest["provenance"]["versions"]
+    assert versions["Debian bookworm main amd64"] == "12.15"
+    assert manifest["fingerprint"]["packages"].startswith(versions["package index"])
+    texts = Texts.load(folder, "train.text")[:]
+    assert texts == sorted(texts, key=lambda text: text.partition(":")[0])
+    assert all(text.startswith("pkg-") and ": number " in text for text in texts)
+
+
+def test_same_index_same_digest_under_any_name_and_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """fault 53; the order of the stanzas in the index does not matter either."""
+    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+    digests = []
+    stanzas = ring().split("\n\n")
+    changed = ring().replace("number 7", "number 8")
+    for place, dump in {"a": ring(), "b": "\n\n".join(stanzas[::-1]), "c": changed}.items():
+        monkeypatch.setenv("HARNESS_HOME", str(tmp_path / place))
+        monkeypatch.setattr(debian, "_run", FakeApt(dump))
+        digests.append(prepare.prepare(card(name=f"set-{place}"))[1]["digest"])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_index_is_frozen_until_its_copy_is_removed(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
+    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+    fake = FakeApt("\n")
+    monkeypatch.setattr(debian, "_run", fake)
+    with pytest.raises(MissingDataError, match="run `apt-get update`"):  # an empty list is not kept
+        prepare.prepare(card())
+    fake.dump = ring()
+    before = prepare.prepare(card())[1]["digest"]
+    moved = FakeApt(ring(70))
+    monkeypatch.setattr(debian, "_run", moved)
+    assert prepare.prepare(card())[1]["digest"] == before
+    assert moved.calls == []
+    shutil.rmtree(workspace / "data" / "debian-release")
+    assert prepare.prepare(card())[1]["digest"] != before
+
+
+def test_long_text_comes_from_the_fetched_translation(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
+    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+    translation = "\n\n".join(
+        f"Package: pkg-{i}\nDescription-md5: {i:032x}\nDescription-en: number {i}\n All about {i}." for i in range(59)
+    )
+    fake = FakeApt(ring(), translation)
+    monkeypatch.setattr(debian, "_run", fake)
+    folder, manifest = prepare.prepare(card(text="title+content"))
+    assert manifest["provenance"]["packages_without_long_text"] == 1
+    rows = {
+        text.partition(":")[0]: text for text in [*Texts.load(folder, "train.text"), *Texts.load(folder, "test.text")]
+    }
+    assert rows["pkg-3"] == "pkg-3: number 3 All about 3."
+    labels = Texts.load(folder, "labels.text")[:]
+    assert all("All about" not in text for text in labels)
+    assert fake.calls.count("update") == 1
+    # nothing of apt's own folders stays, and the file names in them would name hosts
+    assert not list(workspace.rglob("lists"))
+
+
+def test_no_network_for_long_text_says_what_works(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
+    monkeypatch.setattr(debian, "_run", FakeApt(ring(), None, update_works=False))
+    with pytest.raises(MissingDataError, match=r"`lf-debiantitles` needs no download.*no network"):
+        prepare.prepare(card(text="title+content"))
+    assert not (workspace / "data/debian-release/descriptions").exists()
+    assert not list(workspace.rglob("lists"))
+
+
+UPDATES = "Debian Debian oldstable-updates bookworm-updates main amd64 12-updates"
+SECURITY = "Debian-Security Debian oldstable-security bookworm-security main amd64 12"
+NOBLE = "Ubuntu Ubuntu noble noble main amd64 24.04"
+
+
+@pytest.mark.parametrize(
+    ("lists", "codename", "chosen"),
+    [
+        ([RELEASE, UPDATES, SECURITY], "bookworm", [0]),
+        ([NEXT, RELEASE, RELEASE.replace("main", "non-free")], "bookworm", [1]),
+        ([NEXT, "n n nodistro nodistro main amd64 -"], "bookworm", [0]),
+        ([NEXT, RELEASE], "", [0]),  # one release, never two
+        ([NOBLE.replace("main", "universe"), NOBLE, NOBLE.replace("noble", "noble-updates", 1)], "noble", [1, 0]),
+        ([OLD, OLD.replace("Debian", "Debian-Security", 1)], "buster", [0]),
+        (["Debian Debian unstable sid main amd64 -", "Debian Debian rc-buggy experimental main amd64 -"], "sid", [0]),
+        ([RELEASE, RELEASE.replace("amd64", "i386"), RELEASE], "bookworm", [0]),  # a foreign one and a second mirror
+        ([SECURITY, "- - - - - - -"], "bookworm", []),
+    ],
+)
+def test_only_the_release_counts(lists: list[str], codename: str, chosen: list[int]) -> None:
+    """Lists that change by the day, other archives and other components would move the data under its figures."""
+    indexes = [debian.read_index(listed(str(place), line)) for place, line in enumerate(lists)]
+    found = debian.release_indexes(indexes, codename, "amd64")
+    assert found == [indexes[place] for place in chosen]
+    assert all("$" not in "".join(one) for one in indexes)
+
+
+def test_a_machine_without_apt_says_what_works_instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingDataError, match=r"needs a Debian system.*lf-pydocstitles"):
+        prepare.prepare(card())
+
+
+def test_a_failing_apt_program_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "apt-get"
+    program.write_text("#!/bin/sh\necho 'W: noise' >&2\necho 'E: lists are broken' >&2\nexit 100\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(UserError, match="apt-get indextargets failed and said: E: lists are broken"):
+        prepare.prepare(card())
+
+
+@pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt")
+def test_real_metadata_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two million bytes of what apt holds here."""
+    run = debian._run
+
+    def some(*arguments: Any) -> bytes:
+        found = run(*arguments)
+        return found[: found.rfind(b"\n\n", 0, 2_000_000)] if "cat-file" in arguments else found
+
+    monkeypatch.setattr(debian, "_run", some)
+    try:
+        manifest = debian.packages_snapshot(tmp_path)
+    except MissingDataError:
+        pytest.skip("apt has no package list of a release")
+    dump = (tmp_path / "packages" / debian.PACKAGES).read_bytes()
+    names = {line.removeprefix("Package: ") for line in dump.decode().split("\n") if line.startswith("Package: ")}
+    packages = debian.parse_packages(dump)
+    assert {package.name for package in packages} == names
+    assert sum(len(package.names) for package in packages) > len(packages)
+    assert all("-" not in name.split()[1] for name in manifest["releases"])

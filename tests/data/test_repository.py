@@ -1,0 +1,275 @@
+"""Files of the Extreme Classification Repository, in both layouts, good and bad, through `harness.data.load`."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.data import load
+from harness.errors import DataError, MissingDataError, UserError
+from tests.faults.accounts import Account
+from tests.support.repository_files import (
+    EXPECTED,
+    LABELS,
+    NAMES,
+    TEST,
+    TRAIN,
+    dense,
+    good,
+    json_lines,
+    write_card,
+    write_json_layout,
+    write_text_layout,
+)
+
+
+def test_json_layout_titles(tmp_path) -> None:
+    """faults 44, 45 and 48: odd texts, rows without labels and an empty filter file are accepted and counted."""
+    dataset = load(write_json_layout(tmp_path / "mine"))
+    assert list(dataset.train_text) == ["one", "two", ""]
+    assert list(dataset.test_text) == ["four ", "five"]
+    assert list(dataset.label_text) == NAMES
+    assert list(dataset.label_id) == ["L0", "L1", "L2", "L3"]
+    assert dense(dataset) == EXPECTED
+    assert dataset.train.indices.dtype == np.int32
+    provenance = dataset.metadata["provenance"]
+    assert provenance["layout"] == "json"
+    assert provenance["filter_files"] == ["filter_labels_train.txt", "filter_labels_test.txt"]
+    assert set(provenance["files"]) == {path.name for path in (tmp_path / "mine").iterdir()}
+    odd = ["lbl.json.gz: 1 empty texts", "trn.json.gz: 1 empty texts", "trn.json.gz: 1 rows without labels"]
+    assert provenance["warnings"] == odd
+
+
+def test_both_layouts_hold_the_same_data(tmp_path) -> None:
+    one = load(write_json_layout(tmp_path / "one", tst=[{**TEST[0], "title": "four"}, TEST[1]]))
+    two = load(write_text_layout(tmp_path / "two"))
+    for name in ("train_text", "test_text", "label_text"):
+        assert list(getattr(one, name)) == list(getattr(two, name))
+    assert list(two.label_id) == ["0", "1", "2", "3"]
+    assert [dense(two)[name] for name in ("train", "test")] == [EXPECTED[name] for name in ("train", "test")]
+    assert two.metadata["provenance"]["filter_files"] == []
+
+
+@pytest.mark.parametrize("inner", ["", "LF-Mine-4", "raw", "raw_data", "LF-Mine-4/RAW", "LF-Mine-4/raw_data"])
+def test_files_are_found_where_archives_unpack_them(tmp_path, inner) -> None:
+    folder = write_json_layout(tmp_path / "mine" / inner)
+    (folder / "trn.json.gz").rename(folder / "TRN.JSON.GZ")
+    assert dense(load(tmp_path / "mine")) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"uid": "x", "target_ind": [0]}, "no `title`"),
+        ({"uid": "x", "titles": "t", "target_ind": [0]}, "there is `titles`: rename it"),
+        ({"title": "x", "target_ind": [0]}, "no `uid`"),
+        ({"uid": "x", "title": "t", "target_rel": [1]}, "no `target_ind`"),
+        ({"uid": "x", "title": "t", "target_ind": [0]}, "no `target_rel`"),
+        ({"uid": "x", "title": 5, "target_ind": [0]}, "`title` must be a string, not a whole number"),
+        ({"uid": "x", "title": None, "target_ind": [0]}, "`title` must be a string, not null"),
+        ({"uid": [1], "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not a list"),
+        ({"uid": "x", "title": "t", "target_ind": "0"}, "`target_ind` must be a list, not a string"),
+        ({"uid": "x", "title": "t", "target_ind": [True]}, "`target_ind` holds true"),
+        ({"uid": "x", "title": "t", "target_ind": [2**63]}, "out of range"),
+        ({"uid": "x", "title": "t", "target_ind": [0, 1], "target_rel": [1]}, "2 labels in `target_ind` but 1 values"),
+        ({"uid": "x", "title": "t", "target_ind": [0], "target_rel": ["1"]}, '`target_rel` holds "1"'),
+        ({"uid": "x", "title": "t", "target_ind": [0], "target_rel": [-1]}, "cannot be negative"),
+        ({"uid": "u1", "title": "t", "target_ind": [0], "target_rel": [1]}, "uid 'u1' appears on line 1 already"),
+        ([], "expected one JSON object per line, found a list"),
+    ],
+)
+def test_a_faulty_row_is_named_with_its_line(tmp_path, second, message) -> None:
+    """faults 43 and 51."""
+    folder = write_json_layout(tmp_path / "mine", trn=[good(1), second, good(3)])
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        load(folder)
+    assert (caught.value.path, caught.value.line) == (folder / "trn.json.gz", 2)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (b'{"uid": "x", "title": "t"', "not valid JSON"),
+        (b'{"uid": "x", "title": "caf\xe9", "target_ind": [0]}', "not UTF-8 text"),
+        (b'{"uid": "x", "title": "\x00", "target_ind": [0]}', "not valid JSON"),
+        (b'{"uid": "x"} {"uid": "y"}', "not valid JSON"),
+        (b"", "an empty line"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path, second, message) -> None:
+    """faults 44 and 51."""
+    lines = [json.dumps(good(1)).encode(), second, json.dumps(good(3)).encode()]
+    folder = write_json_layout(tmp_path / "mine", trn=b"\n".join(lines))
+    with pytest.raises(DataError, match=message) as caught:
+        load(folder)
+    assert (caught.value.path, caught.value.line) == (folder / "trn.json.gz", 2)
+
+
+def test_a_late_fault_keeps_its_line_number(tmp_path, account: Account) -> None:
+    """fault 51, beyond the first chunk; the empty line is noticed although it ends a chunk."""
+    rows = [{**good(number), "title": "word " * 40} for number in range(8_000)]
+    folder = write_json_layout(tmp_path / "mine", trn=[*rows, {**good(0), "uid": "u5"}])
+    with pytest.raises(DataError, match=r"trn\.json\.gz:8001: uid 'u5' appears on line 6 already") as caught:
+        load(folder)
+    account.did("the repository's JSON with the uid of line 6 again on line 8,001")
+    account.saw(f"refused: {str(caught.value).removeprefix(f'{folder}/')}")
+    text = json_lines(rows)
+    assert len(text) > 1 << 20
+    write_json_layout(folder, trn=text[: 1 << 20] + text[1 << 20 :].replace("\n", "\n" * (1 << 20), 1))
+    with pytest.raises(DataError, match="an empty line between JSON objects"):
+        load(folder)
+
+
+def test_byte_order_mark_crlf_and_empty_last_lines(tmp_path) -> None:
+    """fault 44."""
+    text = "\ufeff" + json_lines(TRAIN).replace("\n", "\r\n") + "\r\n\n"
+    assert dense(load(write_json_layout(tmp_path / "mine", trn=text))) == EXPECTED
+
+
+def test_a_line_of_a_megabyte(tmp_path) -> None:
+    """fault 44."""
+    long = "word " * 300_000
+    dataset = load(write_json_layout(tmp_path / "mine", trn=[TRAIN[0], {**TRAIN[1], "title": long}, TRAIN[2]]))
+    assert dataset.train_text[1] == long
+    text = load(write_text_layout(tmp_path / "text", trn_X=f"one\n{long}\nthree\n"))
+    assert list(text.train_text) == ["one", long, "three"]
+
+
+def test_text_and_label_counts_that_differ(tmp_path, account: Account) -> None:
+    """fault 42: either may be the longer one, in train, in test and in the label texts."""
+    cases = {
+        ("trn_X", "one\ntwo\n"): "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 2 lines",
+        ("trn_X", "one\ntwo\n\nfour"): "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 4 lines",
+        ("tst_X", "four\n"): "tst_X_Y.txt:1: 2 rows here, but tst_X.txt has 1 lines",
+        ("tst_X_Y", "1 4\n3:1\n"): "tst_X_Y.txt:1: 1 rows here, but tst_X.txt has 2 lines",
+        ("Y", "a\nb\nc\nd\ne\n"): "trn_X_Y.txt:1: 4 labels here, but Y.txt has 5 lines",
+        ("tst_X_Y", "2 5\n3:1\n4:1\n"): "tst_X_Y.txt:1: 5 labels here, but Y.txt has 4 lines",
+    }
+    for (name, text), message in cases.items():
+        folder = write_text_layout(tmp_path / "mine", **{name: text})
+        with pytest.raises(DataError) as caught:
+            load(folder)
+        assert str(caught.value) == f"{folder}/{message}"
+        write_text_layout(folder)
+    account.did("a line too few or too many in the texts, in the label rows and in the label texts, 6 ways")
+    account.saw(f"{len(cases)} of {len(cases)} refused with both counts: {message}")
+
+
+def test_latin1_text_is_read_as_such_with_a_warning(tmp_path) -> None:
+    """fault 44: only if the file as a whole is not UTF-8."""
+    latin = "one\0\ncafé \u00a7\nthree\n".encode("latin-1")
+    dataset = load(write_text_layout(tmp_path / "mine", trn_X=latin))
+    assert list(dataset.train_text) == ["one ", "café \u00a7", "three"]
+    assert list(dataset.label_text) == NAMES
+    assert "trn_X.txt: read as latin-1, because line 2 is not UTF-8" in dataset.metadata["provenance"]["warnings"]
+
+
+LINES = st.text("ab \t\x0b\x1c\x85\u00e9\u00a0\u2028\u05e9\u202e\ufeff\U0001f642", max_size=8)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(LINES, min_size=3, max_size=9))
+def test_any_text_comes_back(tmp_path_factory, texts) -> None:
+    """fault 44: emoji, right-to-left, separators that are no newline."""
+    home, count = tmp_path_factory.mktemp("home"), len(texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", str(home))
+        body = b"\xef\xbb\xbf" + "".join(f"{text}\n" for text in texts).encode()
+        plain = load(write_text_layout(home / "plain", trn_X=body, trn_X_Y=f"{count} 4\n" + "\n" * count))
+        rows = [{"uid": number, "title": text, "target_ind": []} for number, text in enumerate(texts)]
+        parsed = load(write_json_layout(home / "json", trn=rows))
+    assert list(plain.train_text) == texts
+    assert list(parsed.train_text) == texts
+
+
+def test_filter_files_are_both_required_where_the_card_says_so(home) -> None:
+    """fault 48."""
+    write_card(home, "lf-mine", filter="required")
+    raw = write_json_layout(home / "data" / "lf-mine")
+    assert load("lf-mine").train_filter.nnz == 2
+    for missing in ("filter_labels_test.txt", "filter_labels_train.txt"):
+        (raw / missing).unlink()
+        with pytest.raises(UserError, match="needs its two filter files"):
+            load("lf-mine")
+    assert load("lf-mine", use_filter=False).train_filter.nnz == 0
+
+
+def test_missing_data_says_what_to_place_where(home) -> None:
+    sizes = {"train": 294805, "test": 134835, "labels": 131073}
+    links = [{"url": "https://example.org/mine.zip", "filename": "mine.zip", "contains": "raw text"}]
+    write_card(home, "lf-mine", statistics=sizes, downloads=links, obtain="Download it\nfrom the repository's page.")
+    raw = home / "data" / "lf-mine"
+    with pytest.raises(MissingDataError) as caught:
+        load("lf-mine")
+    assert not raw.exists()
+    message = str(caught.value)
+    parts = ["LF-MINE (294,805 train rows, 134,835 test rows, 131,073 labels)", str(raw), "trn_X_Y.txt"]
+    parts += ["lbl.json.gz, trn.json.gz, tst.json.gz", "filter_labels_train.txt and filter_labels_test.txt"]
+    parts += ["Found so far: none of them", "  from the repository's page.", "https://example.org/mine.zip"]
+    parts += [f"python -m harness data {what} lf-mine" for what in ("fetch", "check")]
+    parts += ["lf-pydocstitles", "lf-debiantitles"]
+    assert [part for part in parts if part not in message] == []
+    assert len(message.splitlines()) <= 24
+    write_json_layout(raw / "Inner")
+    (raw / "Inner" / "trn.json.gz").unlink()
+    with pytest.raises(MissingDataError, match=r"far: filter_labels_test\.txt, filter_labels_train\.txt, lbl\.json"):
+        load("lf-mine")
+
+
+def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path, account: Account) -> None:
+    """fault 53."""
+    first = load(write_json_layout(tmp_path / "first"))
+    write_card(home, "lf-named", propensity={"a": 0.6, "b": 2.6})
+    write_json_layout(home / "data" / "lf-named" / "Inner")
+    assert load("lf-named").digest == first.digest
+    assert load("lf-named").folder != first.folder
+    digests = {first.digest}
+    changes = (
+        {"trn": [{**TRAIN[0], "title": "onE"}, *TRAIN[1:]]},
+        {"trn": [{**TRAIN[0], "target_ind": [2, 1]}, *TRAIN[1:]]},
+        {"tst": [TEST[1], TEST[0]]},
+        {"lbl": [{**LABELS[0], "uid": "other"}, *LABELS[1:]]},
+    )
+    for number, change in enumerate(changes):
+        digests.add(load(write_json_layout(tmp_path / f"changed{number}", **change)).digest)
+    folder = write_json_layout(tmp_path / "filtered")
+    (folder / "filter_labels_test.txt").write_text("0 0\n")
+    digests.add(load(folder).digest)
+    assert len(digests) == len(changes) + 2
+    account.did(f"one dataset under two names and folders, and {len(changes) + 1} copies with one byte or pair changed")
+    account.saw(
+        f"digest {first.digest[:8]} under both names; {len(digests) - 1} other digests for the {len(changes) + 1}"
+    )
+
+
+def test_an_unchanged_folder_is_not_parsed_again(tmp_path, monkeypatch) -> None:
+    folder = write_json_layout(tmp_path / "mine")
+    first = load(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.data.sources.repository._write_json", lambda *_: pytest.fail("parsed again"))
+        assert load(folder).digest == first.digest
+    write_json_layout(folder, trn=[{**TRAIN[0], "title": "other"}, *TRAIN[1:]])
+    assert load(folder).train_text[0] == "other"
+
+
+WORDS = b'{ } [ ] , : null 0 -1 1.5 "uid": "title": "target_ind": "target_rel": "x" \xff \0'.split()
+WHOLE = [b"\n", json.dumps(good(1)).encode() + b"\n", json.dumps(good(2)).encode()]
+SOUP = st.one_of(st.binary(max_size=40), st.lists(st.sampled_from(WORDS + WHOLE), max_size=14).map(b"".join))
+
+
+@settings(max_examples=80, deadline=None)
+@given(SOUP, st.sampled_from(["trn", "lbl"]))
+def test_random_bytes_never_raise_anything_but_a_user_error(tmp_path_factory, soup, name) -> None:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", str(home))
+        try:
+            dataset = load(write_json_layout(home / "mine", **{name: soup}), use_filter=False)
+        except UserError:
+            return
+        assert len(dataset.train_text) == dataset.train.shape[0]
+        assert all(a <= b for a, b in itertools.pairwise(dataset.train.indptr))

@@ -1,0 +1,46 @@
+"""reports/faults.md: one section for each of `make faults`, `make soak` and `make fuzz`; each replaces its own."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "reports" / "faults.md"
+FAULT_LIST, KILL_AND_RESUME, HOSTILE_INPUT = "Fault list", "Kill and resume", "Hostile input"
+_SECTIONS = {FAULT_LIST: "faults", KILL_AND_RESUME: "soak", HOSTILE_INPUT: "fuzz"}
+_HEAD = """# Faults
+
+What was done to the harness on purpose, and what it did, as the tests observed it. Written by `make faults`,
+`make soak` and `make fuzz`, each its own section.
+"""
+
+
+def write_section(title: str, body: str, page: Path = PAGE) -> None:
+    """Replace one section of the page and leave the others as they are."""
+    sections = read_sections(page) | {title: body.strip()}
+    parts = [f"## {name}\n\n{sections.get(name, f'Not run yet: `make {word}`.')}\n" for name, word in _SECTIONS.items()]
+    page.write_text("\n".join([_HEAD, *parts]), encoding="utf-8")
+
+
+def read_sections(page: Path = PAGE) -> dict[str, str]:
+    """The sections of a page by title; none where there is no page."""
+    if not page.is_file():
+        return {}
+    _, *parts = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {title: body.strip() for title, _, body in (part.partition("\n") for part in parts)}
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table; what could end a cell or be HTML is escaped."""
+    lines = [list(head), *rows]
+    text = [f"| {' | '.join(escaped(value) for value in line)} |" for line in lines]
+    return "\n".join([text[0], "|" + "---|" * len(lines[0]), *text[1:]])
+
+
+def counts(head: tuple[str, str], values: Mapping[str, int]) -> str:
+    """A table of names and counts."""
+    return table(head, [(name, f"{count:,}") for name, count in values.items()])
+
+
+def escaped(value: object) -> str:
+    """Text in which nothing ends a cell of a table or is HTML."""
+    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;").replace("#", "\\#")

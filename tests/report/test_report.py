@@ -1,0 +1,204 @@
+"""Tables are pure functions of records, and safe in every form."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.report.cells import Figure
+from harness.report.documents import comparison
+from harness.report.results import read_records
+from harness.report.rows import changed_settings
+from harness.report.tables import render
+from harness.runs.record import RunRecord
+from tests.faults.accounts import Account
+
+
+def record(run_id: str, *, method: str = "zeroshot", seed: int = 0, p1: float = 50.0, **changes: object) -> RunRecord:
+    values = {
+        "run_id": run_id,
+        "status": "finished",
+        "started": f"2026-01-01T00:00:0{len(run_id)}",
+        "seconds": 2.0,
+        "config": {
+            "method": method,
+            "encoder": "static",
+            "dataset": "d",
+            "seed": seed,
+            "device": "cpu",
+            "batch_tokens": 1,
+        },
+        "dataset": {"name": "d", "digest": "abc", "filter": True},
+        "metrics": {"P@1": p1, "PSP@1": p1 / 2},
+        "metric_version": 1,
+    }
+    return RunRecord.model_validate({**values, **changes})
+
+
+def test_mean_and_spread_over_seeds_and_best_marked() -> None:
+    records = [
+        record("a", seed=0, p1=50.0),
+        record("b", seed=1, p1=52.0),
+        record("c", method="other", p1=51.0),
+        record("d", method="third", p1=40.0, metrics={"P@1": 40.0}),
+    ]
+    (table,) = comparison(records)
+    rows = {row[0].text: row for row in table.rows}
+    column = table.columns.index("P@1")
+    assert rows["zeroshot"][column].text == "51.00 ± 1.41"
+    assert rows["other"][column].text == "51.00"
+    # ties are both best; a single seed has no spread
+    assert rows["zeroshot"][column].best
+    assert rows["other"][column].best
+    assert not rows["third"][column].best
+    assert rows["third"][table.columns.index("PSP@1")].text == "X"
+    assert rows["zeroshot"][table.columns.index("seeds")].text == "2"
+
+
+def test_second_best_is_marked_and_ties_of_all_are_not() -> None:
+    """fault 61"""
+    records = [
+        record("a", method="one", p1=50.0),
+        record("b", method="two", p1=40.0),
+        record("c", method="three", p1=40.004),
+        record("d", method="four", p1=30.0),
+    ]
+    (table,) = comparison([one.model_copy(update={"metrics": {**one.metrics, "P@3": 20.0}}) for one in records])
+    column = table.columns.index("P@1")
+    flags = {row[0].text: (row[column].best, row[column].second) for row in table.rows}
+    assert flags == {"one": (True, False), "two": (False, True), "three": (False, True), "four": (False, False)}
+    assert not any(row[table.columns.index("P@3")].best or row[table.columns.index("P@3")].second for row in table.rows)
+    (alone,) = comparison(records[:1])
+    assert not any(cell.best or cell.second for cell in alone.rows[0])
+
+
+def test_cells_hold_figures() -> None:
+    (table,) = comparison([record("a", seed=0, p1=50.0), record("b", seed=1, p1=52.0)])
+    (row,) = table.rows
+    found = dict(zip(table.columns, row, strict=True))
+    assert found["P@1"].figure == Figure(51.0, 2**0.5, 2, wanted=2)
+    assert found["seconds"].figure == Figure(2.0, 0.0, 2, digits=1)
+    assert found["method"].figure is None
+
+
+def test_rerun_of_the_same_cell_replaces_it() -> None:
+    (table,) = comparison([record("a", p1=10.0), record("bb", p1=20.0)])
+    assert [row[table.columns.index("P@1")].text for row in table.rows] == ["20.00"]
+
+
+def test_what_is_missing_failed_or_tied_is_marked_in_every_form(account: Account) -> None:
+    """fault 61: one table with all of it, as it is printed"""
+    records = [
+        *(record(f"a{seed}", method="two-seeds", seed=seed, p1=50.0 + 2 * seed) for seed in range(2)),
+        record("b", method="one-seed", p1=60.0),
+        record("c", method="no-psp", metrics={"P@1": 40.0, "R@5": 7.0}),
+        record("d", method="tied", p1=60.0, metrics={"P@1": 60.0, "R@5": 7.0}),
+        record("e", method="dead", status="failed", metrics={}),
+    ]
+    (table,) = comparison(records)
+    rows = [line.strip("| ").split(" | ") for line in render([table], "md").splitlines() if line.startswith("| ")]
+    head, lines = rows[0], {cells[0]: cells for cells in rows}
+    shown = {name: dict(zip(head, cells, strict=True)) for name, cells in lines.items()}
+    assert "dead" not in shown
+    assert [shown[name]["P@1"] for name in ("two-seeds", "one-seed", "no-psp", "tied")] == [
+        *("51.00 ± 1.41", "**60.00**", "40.00", "**60.00**")  # what prints alike is marked alike
+    ]
+    assert (shown["no-psp"]["PSP@1"], shown["two-seeds"]["R@5"]) == ("X", "X")
+    assert shown["no-psp"]["R@5"] == shown["tied"]["R@5"] == "7.00"  # nobody is better than anybody
+    for text, mark in ((render([table], "tex"), r"\textbf{60.00}"), (render([table], "md"), "**60.00**")):
+        assert text.count(mark) == 2
+        assert text.count("51.00") == text.count("1.41") == 1
+    spread = [line.split(",") for line in render([table], "csv").splitlines()]
+    place = spread[0].index("P@1 std")
+    assert sorted(bool(row[place]) for row in spread[1:]) == [False, False, False, True]
+    account.did("one table: 2 seeds, 1 seed, a tie, a column of ties, 2 missing metrics, a failed run; 4 forms")
+    account.saw(
+        f"missing cells {shown['no-psp']['PSP@1']}; spread on one row alone ({shown['two-seeds']['P@1']}); "
+        "no bold in the column of ties; the failed run is in no row"
+    )
+
+
+def test_different_data_filters_or_metrics_never_share_a_table(account: Account) -> None:
+    """fault 62"""
+    records = [
+        record("a"),
+        record("b", dataset={"name": "d", "digest": "other", "filter": True}),
+        record("c", dataset={"name": "d", "digest": "abc", "filter": False}),
+        record("e", metric_version=2),
+        record("f", dataset={"name": "d", "digest": "abc", "filter": True, "propensity": {"a": 0.5, "b": 0.4}}),
+        record("g", dataset={"name": "d", "digest": "abc"}),  # says nothing of a filter: none was used
+        record("h", environment={"harness": "9.9"}),
+    ]
+    tables = comparison(records)
+    assert len(tables) == len({table.id for table in tables}) == len({table.caption for table in tables}) == 6
+    assert sum("propensity A 0.5, B 0.4" in table.caption for table in tables) == 1
+    account.did(f"{len(records)} runs of one method: other data, filter, propensity, metric version, harness version")
+    account.saw(f"{len(tables)} tables, each with a caption of its own; none has two versions")
+
+
+def test_failed_runs_do_not_count_and_none_is_an_error() -> None:
+    with pytest.raises(UserError, match="no finished run"):
+        comparison([record("a", status="failed", metrics={})])
+    with pytest.raises(UserError, match="no finished run on 'x'"):
+        comparison([record("a")], "x")
+
+
+def test_settings_show_what_differs() -> None:
+    config = {"method": "m", "encoder": "e", "seed": 0, "params": {"beta": 1, "eta": 6}, "search": {"k": 100}}
+    other = {**config, "params": {"beta": 2, "eta": 6}}
+    (table,) = comparison([record("a", config=config), record("b", config=other)])
+    assert [row[table.columns.index("settings")].text for row in table.rows] == ["beta=1", "beta=2"]
+
+
+def test_other_cut_offs_are_shown_too() -> None:
+    (table,) = comparison([record("a", metrics={"P@10": 5.0, "R@10": 6.0})])
+    assert {"P@10", "R@10"} <= set(table.columns)
+
+
+def test_same_records_same_bytes() -> None:
+    """fault 63"""
+    records = [record("a"), record("b", method="other", p1=10.0), record("c", seed=4)]
+    for form in ("md", "tex", "csv"):
+        assert render(comparison(records), form) == render(comparison(records[::-1]), form)
+
+
+def test_hostile_names_are_inert_in_every_form() -> None:
+    """fault 64"""
+    (table,) = comparison([record("a", method="=x_1 & 50% #<script>alert(1)</script> {y}")])
+    assert "<script>" not in render([table], "md")
+    assert "d,'=x_1 & 50%" in render([table], "csv")
+    assert r"=x\_1 \& 50\% \#\textless{}script\textgreater{}" in render([table], "tex")
+
+
+def test_the_run_shown_in_the_readme_is_a_committed_record() -> None:
+    """A changed default shows here: the page would promise numbers that nobody gets."""
+    root = Path(__file__).parents[2]
+    shown = (root / "README.md").read_text(encoding="utf-8")
+    (record,) = (
+        record
+        for record in read_records([root / "reports"])
+        if (record.config["method"], record.dataset["name"]) == ("unidec", "lf-pydocstitles")
+        and record.config["seed"] == 0
+        and changed_settings(record) == {}
+    )
+    lines = [line.split() for line in shown.splitlines()]
+    for scorer, scores in record.scorers.items():
+        assert [scorer, *(f"{scores[name]:.2f}" for name in ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5"))] in lines
+    assert ["P", *(f"{record.metrics[f'P@{k}']:.2f}" for k in (1, 3, 5))] in lines
+
+
+def test_one_table_needs_few_modules_and_nothing_heavy() -> None:
+    """Files of packages that only mark a folder aside; what shows one table waits for nothing else."""
+    root = Path(__file__).parents[2]
+    code = (
+        "import atexit, sys; from harness.cli import main; "
+        "atexit.register(lambda: print(*(name for name in sys.modules), file=sys.stderr)); main(sys.argv[1:])"
+    )
+    words = ["report", "--table", "thesis-2.5", "--format", "csv", "--runs", str(root / "tests" / "golden" / "runs")]
+    done = subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True, text=True, cwd=root)
+    loaded = done.stderr.splitlines()[-1].split()
+    files = {name: root.joinpath(*name.split(".")) for name in loaded if name.split(".")[0] == "harness"}
+    assert len([name for name, path in files.items() if not path.is_dir()]) < 30
+    assert not {"torch", "mlflow", "matplotlib", "transformers"} & {*loaded}

@@ -1,0 +1,234 @@
+"""A small web site on the loopback interface, cards and archives to put on it, hostile ones included."""
+
+import bz2
+import gzip
+import hashlib
+import io
+import stat
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.data.card import DatasetCard
+from harness.data.download import fetch
+from harness.data.prepare import raw_folder
+from harness.errors import MissingDataError
+
+FILES = {
+    "trn.json.gz": gzip.compress(b'{"title": "row"}\n' * 200, mtime=0),
+    "tst.json.gz": gzip.compress(b'{"title": "test"}\n' * 50, mtime=0),
+    "lbl.json.gz": gzip.compress(b'{"title": "label"}\n' * 20, mtime=0),
+    "filter_labels_train.txt": b"0 1\n",
+    "filter_labels_test.txt": b"",
+}
+NAMES = " ".join(FILES)
+
+
+@dataclass
+class Answer:
+    """What the server says at one path."""
+
+    body: bytes = b""
+    status: int = 200
+    content_type: str = "application/octet-stream"
+    length: int | None = None
+    """A Content-Length that is not the truth; None is the truth, -1 leaves the header out."""
+    location: str = ""
+
+
+@dataclass
+class Site:
+    """A running server: its address, its answers and what it was asked for."""
+
+    address: str
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def put(self, path: str, body: bytes, **metadata: Any) -> str:
+        """Serves a body and returns its address."""
+        self.answers[path] = Answer(body, **metadata)
+        return self.address + path
+
+
+@contextmanager
+def served() -> Iterator[Site]:
+    """A server on a free port of the loopback interface for the time of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            running.asked.append(self.path)
+            answer = running.answers.get(self.path, Answer(b"nothing here", 404))
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            if answer.location:
+                self.send_header("Location", answer.location)
+            if answer.length != -1:
+                self.send_header("Content-Length", str(len(answer.body) if answer.length is None else answer.length))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running = Site(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def zipped(files: dict[str, bytes], folder: str = "LF-Tiny/") -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(folder + name), data)  # without a clock: equal files are equal archives
+    return stream.getvalue()
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(f"./set/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_card(*links: dict[str, Any], **metadata: Any) -> DatasetCard:
+    downloads = [{"filename": "LF-Tiny.raw.zip", "contains": NAMES, **link} for link in links]
+    values = {"title": "LF-Tiny", "summary": "for tests", "source": "repository", "filter": "required", **metadata}
+    return DatasetCard.model_validate({"name": "lf-tiny", "downloads": downloads, **values})
+
+
+def on_disk(home: Path) -> dict[str, bytes]:
+    """Every file under the data folder; the lock of the dataset is not data."""
+    files = (path for path in (home / "data").rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(home / "data")): path.read_bytes() for path in files}
+
+
+def placed(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"lf-tiny/{name}": data for name, data in files.items()}
+
+
+def fails(card: DatasetCard, home: Path, *reasons: str, left: dict[str, bytes] | None = None) -> str:
+    """Fetching fails for these reasons, in this order; exactly the `left` files are on disk, no scratch folder."""
+    with pytest.raises(MissingDataError) as caught:
+        fetch(card)
+    message = str(caught.value)
+    lines = [line for line in message.splitlines() if line.startswith("  http") or line.startswith(f"  {home}")]
+    assert len(lines) == len(reasons), message
+    for line, reason in zip(lines, reasons, strict=True):
+        assert reason in line
+    assert str(raw_folder(card)) in message
+    assert on_disk(home) == (left or {})
+    assert not list((home / "data").glob(".*"))
+    return message
+
+
+PAGES = {
+    "download quota": "<!DOCTYPE html><html><head><title>Google Drive - Quota exceeded</title></head></html>",
+    "quota is used up": "\ufeff\n<HTML>Too many users have viewed or downloaded this file recently.</HTML>",
+    "virus scan": "<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title></head></html>",
+    "log in": "<!-- g --><html lang='en'><title>Google Drive: Sign-in</title><title>Sign in - Accounts</title></html>",
+    "'Moved to a new home'": "<html><head><title>\n Moved to a new\n home</title></head></html>",
+}
+
+
+MEMBER = 4_000_000
+COPIES = 26
+"""104 MB come out, which is beyond what any ratio is accepted for."""
+
+_OUTSIDE = {"../x": ("../../escaped", "leaves the folder"), "absolute path": ("/escaped", "not a relative path")}
+_LINK = "is a link or a device"
+
+
+def hostile_archives(form: str) -> dict[str, tuple[bytes, str]]:
+    """Name of the harm -> (archive, reason of the refusal), as zip, tar or single gzip file."""
+    return {"zip": _zips, "tar": _tars, "gzip": _gzips}[form]()
+
+
+def _zips() -> dict[str, tuple[bytes, str]]:
+    modes = {"symlink": stat.S_IFLNK, "device": stat.S_IFCHR, "block device": stat.S_IFBLK}
+    made = {what: (_zip(name), reason) for what, (name, reason) in _OUTSIDE.items()}
+    made |= {what: (_zip("escaped", mode), _LINK) for what, mode in modes.items()}
+    return made | {"10,000x bomb": (_zip_bomb(), "expands more than 1,000 times")}
+
+
+def _zip(name: str, mode: int = 0) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for wanted, data in FILES.items():
+            archive.writestr(wanted, data)
+        entry = zipfile.ZipInfo(name)
+        entry.create_system, entry.external_attr = 3, (mode | 0o777) << 16 if mode else 0
+        archive.writestr(entry, "/etc/passwd")
+    return stream.getvalue()
+
+
+def _zip_bomb() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_BZIP2) as archive:
+        with archive.open("zeros", "w") as target:
+            for _ in range(COPIES):
+                target.write(bytes(MEMBER))
+    assert len(stream.getvalue()) * 10_000 < MEMBER * COPIES
+    return stream.getvalue()
+
+
+def _tars() -> dict[str, tuple[bytes, str]]:
+    kinds = {
+        "symlink": (tarfile.SYMTYPE, "/etc/passwd"),
+        "hard link": (tarfile.LNKTYPE, "/etc/passwd"),
+        "device": (tarfile.CHRTYPE, ""),
+        "block device": (tarfile.BLKTYPE, ""),
+        "pipe": (tarfile.FIFOTYPE, ""),
+    }
+    made = {what: (_tar(name), reason) for what, (name, reason) in _OUTSIDE.items()}
+    made["../x in pax"] = (_tar("harmless", pax={"path": "../../escaped"}), "leaves the folder")
+    made |= {what: (_tar("escaped", kind, link), _LINK) for what, (kind, link) in kinds.items()}
+    return made | {"10,000x bomb": (_tar_bomb(), "expands more than 1,000 times")}
+
+
+def _tar(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", pax: dict[str, str] | None = None) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for wanted, data in FILES.items():
+            member = tarfile.TarInfo(wanted)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname, member.pax_headers = kind, link, pax or {}
+        archive.addfile(member)
+    return stream.getvalue()
+
+
+def _tar_bomb() -> bytes:
+    header = tarfile.TarInfo("zeros")
+    header.size = MEMBER * COPIES
+    # streams of bzip2 that follow on one another are one, so one of them is compressed and repeated
+    bomb = bz2.compress(header.tobuf()) + bz2.compress(bytes(MEMBER)) * COPIES + bz2.compress(bytes(10_240))
+    assert len(bomb) * 10_000 < MEMBER * COPIES
+    return bomb
+
+
+def _gzips() -> dict[str, tuple[bytes, str]]:
+    bomb = gzip.compress(b"\n" * MEMBER) * COPIES
+    return {name: (bomb, "expands more than 1,000 times") for name in ("trn.json.gz", "trn.json")}

@@ -1,0 +1,208 @@
+"""Small sweeps for tests: generated data, an encoder of a few thousand weights, trials of a second."""
+
+import dataclasses
+import json
+import os
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Container
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from optuna import Study
+from optuna.trial import FrozenTrial, Trial
+
+from harness.experiments.sweep import Plan, Request, Timing, plan_from
+from harness.experiments.sweep.plan import make_plan
+from harness.experiments.sweep.space import suggest
+from harness.experiments.sweep.study import join, open_storage, open_study
+from harness.experiments.sweep.trials import claim, fill, make_sampler
+from harness.io.files import read_json
+from tests.support.training_runs import DATASET, limit_lifetime
+
+SETTINGS = (
+    "batch_size=60",
+    "epochs=3",
+    "random_epochs=1",
+    "warmup_epochs=1.0",
+    "lr_encoder=1e-3",
+    "lr_heads=1e-3",
+    "checkpoint.min_seconds=0",
+    "tracking.system_seconds=0",
+)
+REQUEST = Request(
+    method="unidec",
+    dataset=DATASET,
+    trials=3,
+    encoder="tiny",
+    over="lambda,beta",
+    settings=SETTINGS,
+    study="small",
+    track="none",
+)
+WORDS = ["--dataset", DATASET, "--encoder", "tiny", "--over", "lambda,beta", "--study", "small", "--track", "none"]
+WORDS += [word for setting in SETTINGS for word in ("--set", setting)]
+SWEEP = ["sweep", *WORDS]
+
+
+def planned(timing: Timing | None = None, **changes: Any) -> Plan:
+    """The plan of a small sweep."""
+    return make_plan(dataclasses.replace(REQUEST, **changes), timing or Timing())
+
+
+@cache
+def empty_database() -> bytes:
+    """A database with Optuna's tables and nothing in them; making the tables takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = dataclasses.replace(planned(), folder=Path(folder), storage=f"sqlite:///{folder}/study.db")
+        open_storage(plan)
+        return (plan.folder / "study.db").read_bytes()
+
+
+def begun(timing: Timing | None = None, **changes: Any) -> tuple[Plan, Study, str]:
+    """A small sweep with its slots waiting."""
+    plan = planned(timing, **changes)
+    if plan.storage.startswith("sqlite") and not (plan.folder / "study.db").exists():
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        (plan.folder / "study.db").write_bytes(empty_database())
+    study, group = join(plan)
+    fill(study, plan)
+    return plan, study, group
+
+
+def drawn(study: Study, plan: Plan, worker: str) -> int:
+    """A claimed trial with its point."""
+    trial_id = claim(study, plan, worker)
+    assert trial_id is not None
+    study.sampler = make_sampler(plan, study._storage.get_trial(trial_id).user_attrs["slot"])
+    suggest(Trial(study, trial_id), plan.space)
+    return trial_id
+
+
+Act = Callable[[Study, Trial, int], object]
+"""What a worker does with a trial of a slot whose point is drawn."""
+
+
+def do_trials(act: Act) -> None:
+    """Works like a worker of a sweep, but for what it does with a trial."""
+    order = json.loads(sys.stdin.readline())
+    plan = plan_from(order["plan"])
+    study = open_study(plan)
+    while (trial_id := claim(study, plan, order["worker"])) is not None:
+        slot = study._storage.get_trial(trial_id).user_attrs["slot"]
+        study.sampler = make_sampler(plan, slot)
+        trial = Trial(study, trial_id)
+        suggest(trial, plan.space)
+        act(study, trial, slot)
+
+
+def states(study: Study) -> list[str]:
+    """The states of all trials, by number."""
+    return [trial.state.name for trial in study.get_trials(deepcopy=False)]
+
+
+def by_slot(study: Study) -> dict[int, list[FrozenTrial]]:
+    """All trials, by slot."""
+    found: dict[int, list[FrozenTrial]] = {}
+    for trial in study.get_trials(deepcopy=False):
+        found.setdefault(trial.user_attrs["slot"], []).append(trial)
+    return found
+
+
+def wait_for(happened: Callable[[], Any], seconds: float = 300.0) -> Any:
+    """What `happened` returns as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := happened():
+            return found
+        time.sleep(0.01)
+    raise AssertionError("did not happen in time")
+
+
+def training_workers(folder: Path) -> dict[int, Path]:
+    """Run folders of a study that a living process has saved a checkpoint in, by its pid."""
+    found = {}
+    try:
+        for checkpoint in folder.glob("runs/*/checkpoints/step-*"):
+            run = checkpoint.parents[1]
+            lock = run.with_name(f".{run.name}.lock")
+            if lock.exists() and not (run / "record.json").exists():
+                found[int(read_json(lock)["pid"])] = run
+    except FileNotFoundError:
+        return {}  # a trial came to its end in this very moment
+    return {pid: run for pid, run in found.items() if alive(pid)}
+
+
+def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Path]:
+    """A worker that was stopped in the midst of a trial, and the folder of its run; `but` are pids to leave alone.
+
+    It has no transaction open: nobody could use the database until it goes on.
+    """
+
+    def caught() -> tuple[int, Path] | None:
+        for pid, run in training_workers(folder).items():
+            if pid in but:
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda: stands_still(pid))  # noqa: B023
+            if not (run / "record.json").exists() and can_be_written(folder / "study.db"):
+                return pid, run
+            os.kill(pid, signal.SIGCONT)  # its trial came to its end in this very moment
+        return None
+
+    found: tuple[int, Path] = wait_for(caught)
+    return found
+
+
+def stands_still(pid: int) -> bool:
+    """Whether no thread of a process runs, or waits for the disk and would still do what it waits for."""
+    try:
+        tasks = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return not alive(pid)
+    return all(task.rpartition(")")[2].split()[0] in "TZX" for task in tasks)
+
+
+def can_be_written(database: Path) -> bool:
+    """Whether no other process has a transaction open."""
+    with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead but not buried does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def in_processes(count: int, work: Callable[[int], None]) -> None:
+    """Does the work in so many forked processes at once; none may fail."""
+    children = []
+    for number in range(count):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                limit_lifetime()
+                work(number)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * count

@@ -1,0 +1,130 @@
+"""Runs without training for tests of tracking: their metadata, their logs, and what MLflow has of them."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.runs.events import Event
+from harness.runs.log import RunLog, Tracker
+from harness.runs.record import RunRecord
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tests.support.tracked_runs import draft, finished
+from harness.runs.log import RunLog
+from harness.tracking import make_tracker
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+began = time.perf_counter()
+with RunLog(folder, draft(folder.name), make_tracker("mlflow")) as run_log:
+    print(time.perf_counter() - began, flush=True)
+    run_log.metrics({"P@1": 1.0}, 5)
+    time.sleep(seconds)
+    run_log.complete(finished(folder.name))
+assert "mlflow" not in sys.modules
+"""
+
+
+def started(folder: Path, seconds: float) -> "subprocess.Popen[str]":
+    """A run in a process of its own, with an uploader; it has begun, in milliseconds."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), str(seconds)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert float(process.stdout.readline()) < 30.0  # milliseconds, on a machine that is not busy
+    return process
+
+
+def draft(run_id: str = "a-run", **config: Any) -> dict[str, Any]:
+    """The metadata a run begins with."""
+    chosen = {"method": "zeroshot", "encoder": "tiny", "dataset": "synthetic", "seed": 3, "search": {"k": 5}}
+    return {
+        "run_id": run_id,
+        "started": "2026-01-01T00:00:00.000+00:00",
+        "config": chosen | config,
+        "dataset": {
+            "name": "synthetic",
+            "digest": "d" * 64,
+            "statistics": {"test": 2},
+            "filter": True,
+            "propensity": None,
+        },
+        "encoder": {"name": "tiny", "dim": 8, "max_len": 16, "identity": "e"},
+        "metric_version": 1,
+        "environment": {"harness": "0", "git": {"commit": "c", "dirty": False}},
+    }
+
+
+def finished(run_id: str = "a-run", **config: Any) -> RunRecord:
+    """The record of such a run."""
+    return RunRecord(**draft(run_id, **config), status="finished", seconds=1.0, metrics={"P@1": 50.0})
+
+
+def logged(folder: Path, values: list[dict[str, float]], tracker: Tracker | None = None, **config: Any) -> Path:
+    """A finished run in `folder` that logged these figures, one step each; returns the folder."""
+    with RunLog(folder, draft(folder.name, **config), tracker) as run_log:
+        for step, figures in enumerate(values):
+            run_log.metrics(figures, step)
+        run_log.complete(finished(folder.name, **config))
+    return folder
+
+
+def cut_off(folder: Path, end: bool = False) -> None:
+    """Makes a run look as if its process had been killed: without a record, and without an end in its log."""
+    for name in ("record.json", "manifest.json"):
+        (folder / name).unlink(missing_ok=True)
+    if not end:
+        lines = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+        (folder / "events.jsonl").write_text("".join(line for line in lines if '"event": "end"' not in line))
+
+
+def events_of(folder: Path) -> list[Event]:
+    """The log of a run."""
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def stored_runs(client: Any, run_id: str | None = None) -> list[Any]:
+    """What MLflow has of one run, or of all."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments)
+    return [run for run in runs if run_id in (None, run.data.tags.get("harness.run_id"))]
+
+
+def everything(client: Any, run_id: str) -> dict[str, Any]:
+    """All that MLflow has of a run, in a form that can be compared."""
+    (run,) = stored_runs(client, run_id)
+    histories = {
+        name: sorted((p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name))
+        for name in run.data.metrics
+    }
+    return {
+        "info": (run.info.run_id, run.info.status, run.info.start_time, run.info.end_time, run.info.run_name),
+        "metrics": histories,
+        "params": dict(run.data.params),
+        "tags": dict(run.data.tags),
+        "inputs": [(given.dataset.name, given.dataset.digest) for given in run.inputs.dataset_inputs],
+        "artifacts": sorted((a.path, a.file_size) for a in client.list_artifacts(run.info.run_id)),
+    }
+
+
+def steps_of(client: Any, run_id: str, name: str) -> list[int]:
+    """Steps at which MLflow has a figure, as often as it has them."""
+    (run,) = stored_runs(client, run_id)
+    return sorted(point.step for point in client.get_metric_history(run.info.run_id, name))
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 150.0, pause: float = 0.05) -> Any:
+    """Waits until something holds, and returns it."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(pause)
+    return found
