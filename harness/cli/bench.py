@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import DEFAULT_DATASET
+from harness.cli.options import DryRun, Encoder, Json, Out, Track, Workers
 from harness.cli.show import print_json, print_table, say, short_path, show_tables
 from harness.errors import UserError
 
@@ -18,27 +19,6 @@ if TYPE_CHECKING:
     from harness.experiments.bench.table import Planned
     from harness.report.cells import Table
 
-EXAMPLES = """
-Examples:
-
-harness bench --dry-run                                         (what would run, and what is there)
-
-harness bench --methods all,-unidec-v1 --seeds 0,1,2            (every method but one)
-
-harness bench --methods zeroshot,unidec --datasets lf-pydocstitles,lf-debiantitles
-
-harness bench --methods depsl,unidec --set epochs=5 --set unidec:beta=2     (beta for unidec alone)
-
-harness bench --methods all --workers 2 --out ./comparison
-
-harness bench --table thesis-2.5                                (a paper's table on its datasets, as printed)
-
-harness bench --table benchmark --known reports/results         (what the committed report still lacks)
-
-harness bench --table benchmark --rows unidec,renee --datasets lf-debiantitles      (two rows, every seed)
-
-harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2    (what it varies, on other data)
-"""
 
 Methods = Annotated[
     str,
@@ -80,17 +60,17 @@ def bench(
         str | None, typer.Option(metavar="ID,ID", help="Rows of published tables instead; `harness ls published`.")
     ] = None,
     rows: Rows = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
+    encoder: Encoder = None,
     override: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of `run`, repeatable; METHOD:KEY=VALUE for one."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
+    out: Out = None,
     known: Known = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs side by side; they share the cores.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
-    track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the cells, and the rows of tables, as JSON.")] = False,
+    workers: Workers = 1,
+    dry_run: DryRun = False,
+    track: Track = "mlflow",
+    as_json: Json = False,
 ) -> None:
     """Run every method on every dataset with every seed, but only what is missing, and compare.
 
@@ -100,6 +80,17 @@ def bench(
 
     With --table the rows of a paper's table are run. On its own datasets they have the settings as printed; on another
     one, each is its method with only those settings that the table varies. All ways of scoring are measured in one run.
+
+    Examples:
+        harness bench --dry-run                                       (what would run, and what is there)
+        harness bench --methods all,-unidec-v1 --seeds 0,1,2          (every method but one)
+        harness bench --methods zeroshot,unidec --datasets lf-pydocstitles,lf-debiantitles
+        harness bench --methods depsl,unidec --set epochs=5 --set unidec:beta=2   (beta for unidec alone)
+        harness bench --methods all --workers 2 --out ./comparison
+        harness bench --table thesis-2.5                              (a paper's table on its datasets, as printed)
+        harness bench --table benchmark --known reports/results       (what the committed report still lacks)
+        harness bench --table benchmark --rows unidec,renee --datasets lf-debiantitles    (two rows, every seed)
+        harness bench --table thesis-2.4,thesis-2.5 --datasets lf-debiantitles --seeds 0,1,2   (what it varies)
     """
     from harness.experiments.bench import Request
     from harness.runs.record import runs_folder
@@ -125,9 +116,6 @@ def bench(
     except KeyboardInterrupt:
         say("stopped", err=True)
         raise typer.Exit(130) from None
-
-
-bench.__doc__ = f"{bench.__doc__}\n{EXAMPLES}"
 
 
 @dataclass

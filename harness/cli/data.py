@@ -5,37 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli.options import Json
 from harness.cli.show import print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
     from harness.data.check import CheckReport
 
 app = typer.Typer(no_args_is_help=True, help="List, prepare, check, import and fetch datasets.")
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name (`harness ls datasets`) or folder.")]
-
-
-def dataset_rows() -> tuple[list[str], list[dict[str, Any]]]:
-    """Every card, and whether its data is on this machine."""
-    from harness.data.card import card_paths, read_card
-    from harness.io.files import home
-
-    prepared = {path.parent.name.rpartition("-")[0] for path in (home() / "cache" / "datasets").glob("*/manifest.json")}
-    rows = []
-    for name, path in card_paths().items():
-        card = read_card(path)
-        if name in prepared:
-            state = "ready"
-        elif card.built_here:
-            state = "built on first use"
-        else:
-            state = "on disk" if (home() / "data" / name).is_dir() else "to be fetched"
-        figures = card.statistics
-        rows.append(
-            {"name": name, "train": figures.train, "test": figures.test, "labels": figures.labels}
-            | {"state": state, "summary": card.summary, "licence": card.licence, "homepage": card.homepage}
-        )
-    return ["name", "train", "test", "labels", "state", "summary"], rows
 
 
 @app.command("ls")

@@ -13,7 +13,8 @@ from typing import Literal
 
 import typer
 
-from harness.cli.show import Json, print_json, print_table
+from harness.cli.options import Json
+from harness.cli.show import print_json, print_table
 from harness.errors import UserError
 from harness.io.files import home
 from harness.runs.environment import version_of

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.show import Json, print_json, print_table, short_path
+from harness.cli.options import Json
+from harness.cli.show import print_json, print_table, short_path
 from harness.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -90,9 +91,26 @@ def _format_range(one: "SearchRange") -> str:
 
 
 def _datasets() -> Listing:
-    from harness.cli.data import dataset_rows
+    """Every card, and whether its data is on this machine."""
+    from harness.data.card import card_paths, read_card
+    from harness.io.files import home
 
-    return dataset_rows()
+    prepared = {path.parent.name.rpartition("-")[0] for path in (home() / "cache" / "datasets").glob("*/manifest.json")}
+    rows = []
+    for name, path in card_paths().items():
+        card = read_card(path)
+        if name in prepared:
+            state = "ready"
+        elif card.built_here:
+            state = "built on first use"
+        else:
+            state = "on disk" if (home() / "data" / name).is_dir() else "to be fetched"
+        figures = card.statistics
+        rows.append(
+            {"name": name, "train": figures.train, "test": figures.test, "labels": figures.labels}
+            | {"state": state, "summary": card.summary, "licence": card.licence, "homepage": card.homepage}
+        )
+    return ["name", "train", "test", "labels", "state", "summary"], rows
 
 
 def _encoders() -> Listing:

@@ -6,41 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
-from harness.cli.show import Json, print_json, print_table, say, short_path
+from harness.cli.options import Config, Dataset, Encoder, Json, Method, Override, typed_layers
+from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.plan import Plan, Target
     from harness.settings.layers import Layer
 
-EXAMPLES = """
-Examples:
-
-harness plan                                                     (the default run, on this machine)
-
-harness plan --method unidec --dataset lf-amazontitles-1.3m --device-memory 24GB
-
-harness plan --method renee --dataset lf-wikipedia-500k --encoder distilbert --set batch_size=512 --json
-
-harness plan --dataset synthetic:train=2000000,labels=1000000    (data that does not exist yet)
-
-harness plan --all --encoder msmarco-distilbert --format md --out reports/plan.md
-"""
 _ALL_MEMORIES = "24GB,48GB,80GB"
 
 
 def plan(
-    method: Annotated[
-        str | None, typer.Option(help=f"Method; `harness ls methods`. Default: {DEFAULT_METHOD}.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help=f"Dataset with a card; `harness ls datasets`. Default: {DEFAULT_DATASET}.")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, repeatable; dots reach inside.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
+    method: Method = None,
+    dataset: Dataset = None,
+    encoder: Encoder = None,
+    override: Override = None,
+    config: Config = None,
     memory: Annotated[
         str | None,
         typer.Option("--device-memory", metavar="SIZE", help="Plan for a CUDA device of this size, for example 24GB."),
@@ -52,8 +34,16 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="With --all: write the page to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Foresee memory, disk and time of a run before anything is loaded, and whether it fits a device."""
-    layers = _layers(config, override or [], encoder)
+    """Foresee memory, disk and time of a run before anything is loaded, and whether it fits a device.
+
+    Examples:
+        harness plan                                                     (the default run, on this machine)
+        harness plan --method unidec --dataset lf-amazontitles-1.3m --device-memory 24GB
+        harness plan --method renee --dataset lf-wikipedia-500k --encoder distilbert --set batch_size=512 --json
+        harness plan --dataset synthetic:train=2000000,labels=1000000    (data that does not exist yet)
+        harness plan --all --encoder msmarco-distilbert --format md --out reports/plan.md
+    """
+    layers = typed_layers(config, override, {"encoder": encoder})
     if everything:
         _show_all(method, dataset, encoder, layers, memory or _ALL_MEMORIES, form, out, as_json)
         return
@@ -70,17 +60,6 @@ def plan(
         print_json(to_json(found))
     else:
         _show(found)
-
-
-plan.__doc__ = f"{plan.__doc__}\n{EXAMPLES}"
-
-
-def _layers(config: Path | None, overrides: list[str], encoder: str | None) -> "list[Layer]":
-    from harness.settings.layers import Layer, parse_override, read_config_file
-
-    layers = [read_config_file(config)] if config else []
-    layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
-    return layers + ([Layer("--encoder", {"encoder": encoder})] if encoder else [])
 
 
 def _target(method: str, dataset: str, layers: "list[Layer]", memory: str | None) -> "Target":

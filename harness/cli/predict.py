@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.show import Json, print_json, print_table, say, short_path
+from harness.cli.options import Json
+from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError, unknown_name
 from harness.io.printable import printable, printable_json
 
@@ -23,24 +24,6 @@ DatasetPlace = Annotated[
 EncoderPlace = Annotated[str | None, typer.Option(help="Where the run's encoder is, if that was a model folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 
-PREDICT_EXAMPLES = """
-Examples:
-
-harness predict --run last --text "sort a list in place"
-
-harness predict --run last --file queries.txt -k 10 --json > labels.jsonl
-
-harness predict --run last --text "printer on fire" --add-labels new-labels.txt
-
-cut -f2 tickets.tsv | harness predict --run RUN --file -
-"""
-EXPORT_EXAMPLES = """
-Examples:
-
-harness export --run last --out my-encoder
-
-harness export --run RUN --format safetensors --out weights
-"""
 _WIDTH = 100
 
 
@@ -67,7 +50,14 @@ def predict(
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per text and line.")] = False,
 ) -> None:
-    """Predict labels for new texts with a finished run."""
+    """Predict labels for new texts with a finished run.
+
+    Examples:
+        harness predict --run last --text "sort a list in place"
+        harness predict --run last --file queries.txt -k 10 --json > labels.jsonl
+        harness predict --run last --text "printer on fire" --add-labels new-labels.txt
+        cut -f2 tickets.tsv | harness predict --run RUN --file -
+    """
     if (text is None) == (file is None):
         raise UserError("say what to predict labels for: either --text, repeatable, or --file")
     if k < 1:
@@ -89,9 +79,6 @@ def predict(
             _show(query, found, marked=bool(new))
 
 
-predict.__doc__ = f"{predict.__doc__}\n{PREDICT_EXAMPLES}"
-
-
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new or empty folder.")],
@@ -106,7 +93,12 @@ def export(
     encoder: EncoderPlace = None,
     as_json: Json = False,
 ) -> None:
-    """Write the model of a finished run as a folder that other software reads."""
+    """Write the model of a finished run as a folder that other software reads.
+
+    Examples:
+        harness export --run last --out my-encoder
+        harness export --run RUN --format safetensors --out weights
+    """
     from harness.infer.load import FORMATS, export_run, load_run
 
     if form not in FORMATS:
@@ -125,9 +117,6 @@ def export(
     else:
         say("from sentence_transformers import SentenceTransformer")
         say(f'vectors = SentenceTransformer({json.dumps(place, ensure_ascii=False)}).encode(["a text"])')
-
-
-export.__doc__ = f"{export.__doc__}\n{EXPORT_EXAMPLES}"
 
 
 def _show(query: str, found: "list[Prediction]", marked: bool) -> None:

@@ -1,12 +1,18 @@
 """`harness report`: tables, paired tests, figures and the page."""
 
+import shlex
+import shutil
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.show import Json, print_json, say, short_path, show_tables
+from harness.cli.options import Json
+from harness.cli.show import print_json, say, short_path, show_tables
+from harness.errors import UserError
+from harness.io.files import home, write_text
 
 if TYPE_CHECKING:
     from harness.report.cells import Table
@@ -15,24 +21,6 @@ if TYPE_CHECKING:
     from harness.report.site import Site
 
 REPORTS = Path("reports")
-
-EXAMPLES = """
-Examples:
-
-harness report                                                  (your runs, one table per dataset)
-
-harness report --table thesis-2.4 --dataset lf-pydocstitles     (a paper's table from your runs)
-
-harness report --table all --format tex --out tables            (every table, as LaTeX files)
-
-harness report --compare unidec depsl zeroshot                  (which differences are more than chance?)
-
-harness report --open                                           (the page of your runs, with what they predict)
-
-harness report --collect --write                                (your runs into reports/, then everything made anew)
-
-harness report --check                                          (is reports/ what its records give?)
-"""
 
 
 Names = Annotated[
@@ -86,6 +74,15 @@ def report(
 
     Without an option: one table per dataset, mean over seeds, best figures marked. Nothing is run here; `harness bench`
     runs what is missing.
+
+    Examples:
+        harness report                                          (your runs, one table per dataset)
+        harness report --table thesis-2.4 --dataset lf-pydocstitles     (a paper's table from your runs)
+        harness report --table all --format tex --out tables    (every table, as LaTeX files)
+        harness report --compare unidec depsl zeroshot          (which differences are more than chance?)
+        harness report --open                                   (the page of your runs, with what they predict)
+        harness report --collect --write                        (your runs into reports/, then everything made anew)
+        harness report --check                                  (is reports/ what its records give?)
     """
     given = _Given(names or [], dataset, runs, form, out, as_json)
     chosen = {
@@ -108,9 +105,6 @@ def report(
         _everything(given)
 
 
-report.__doc__ = f"{report.__doc__}\n{EXAMPLES}"
-
-
 @dataclass(frozen=True)
 class _Given:
     """What was typed, as far as several ways of reporting read it."""
@@ -124,8 +118,6 @@ class _Given:
 
     def refuse_mixtures(self, chosen: dict[str, bool], compare: bool, explorer_alone: bool) -> None:
         """One thing at a time."""
-        from harness.errors import UserError
-
         wanted = [name for name, is_wanted in chosen.items() if is_wanted]
         if len(wanted) > 1:
             raise UserError(f"{' and '.join(wanted)} are different reports; ask for one of them")
@@ -148,15 +140,12 @@ class _Given:
     @property
     def one_dataset(self) -> str | None:
         """Where a single one is meant."""
-        from harness.errors import UserError
-
         if self.datasets and len(self.datasets) > 1:
             raise UserError(f"--dataset {self.dataset}: one at a time here")
         return self.datasets[0] if self.datasets else None
 
     def folders(self, required: bool = True) -> list[Path]:
         """Where runs are looked for."""
-        from harness.errors import UserError
         from harness.runs.record import runs_folder
 
         folders = self.runs or [runs_folder()]
@@ -201,7 +190,6 @@ def _compare(given: _Given, wanted: tuple[str, ...], resamples: int, seed: int, 
 
 def _tables(given: _Given, text: str) -> None:
     """Published tables from runs, and the others that `harness ls tables` lists."""
-    from harness.errors import UserError
     from harness.report.documents import as_dict, documents
     from harness.report.tables import FORMATS, render
 
@@ -214,8 +202,6 @@ def _tables(given: _Given, text: str) -> None:
         print_json([as_dict(table) for document in found for table in document.tables])
         return
     if given.out and (given.out.is_dir() or not given.out.suffix):
-        from harness.io.files import write_text
-
         forms = [given.form] if given.form else list(FORMATS)
         for document in found:
             for form in forms:
@@ -230,7 +216,6 @@ def _tables(given: _Given, text: str) -> None:
 
 def _put(given: _Given, tables: "list[Table]", star: str = "best") -> None:
     """Prints tables, or writes them in one of the forms of a document."""
-    from harness.io.files import write_text
     from harness.report.tables import render
 
     if not given.form and not given.out:
@@ -257,7 +242,6 @@ def _keep(given: _Given, folder: Path, *, collect: bool, write: bool, check: boo
 
 
 def _collect(given: _Given, folder: Path) -> None:
-    from harness.io.files import home
     from harness.report.collect import collect
     from harness.report.results import read_records
 
@@ -274,7 +258,6 @@ def _collect(given: _Given, folder: Path) -> None:
 
 
 def _site_of(folder: Path) -> "Site":
-    from harness.errors import UserError
     from harness.report.results import read_results
     from harness.report.site import make_site
 
@@ -314,8 +297,6 @@ def _explore(given: _Given, folder: Path) -> None:
 
 
 def _check(given: _Given, site: "Site", folder: Path) -> None:
-    import shlex
-
     from harness.report.site import check_site
 
     faults = check_site(site, folder)
@@ -333,10 +314,6 @@ def _check(given: _Given, site: "Site", folder: Path) -> None:
 
 def _open(given: _Given) -> None:
     """The page of a workspace, made anew: records of deleted runs go, but not from a folder that the user named."""
-    import shutil
-    import webbrowser
-
-    from harness.io.files import home
     from harness.report.site import PAGE
 
     own = home() / "report"

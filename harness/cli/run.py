@@ -1,11 +1,12 @@
 """`harness run`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness.cli.options import Config, Dataset, Encoder, Json, Method, Out, Override, Track, typed_layers
 from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
 
@@ -14,56 +15,40 @@ if TYPE_CHECKING:
     from harness.runs.resume import Earlier
     from harness.settings.layers import Layer
 
-EXAMPLES = """
-Examples:
-
-harness run                                   (real data, no download)
-
-harness run --dataset lf-debiantitles         (35 thousand Debian packages)
-
-harness run --encoder minilm --seed 1 --set search.k=50
-
-harness run --dataset ./tickets/              (a folder of your own JSON lines)
-
-harness run --method unidec-thesis --set epochs=50 --set beta=2
-
-harness run --set validation.size=0.1 --set validation.patience=3     (early stopping)
-
-harness run --published thesis-2.2/unidec/lf-amazon-131k              (a row of a paper, its settings)
-
-harness run --resume RUN                      (go on after Ctrl-C, a kill or a power cut)
-"""
-
 
 def run(
-    method: Annotated[
-        str | None, typer.Option(help=f"Method; `harness ls methods`. Default: {DEFAULT_METHOD}.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help=f"Dataset name (`harness ls datasets`) or folder. Default: {DEFAULT_DATASET}.")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")] = None,
+    method: Method = None,
+    dataset: Dataset = None,
+    encoder: Encoder = None,
     seed: Annotated[int | None, typer.Option(help="Random seed. Default: 0.")] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, repeatable; `harness ls parameters` lists them."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings, under the command line's.")] = None,
+    override: Override = None,
+    config: Config = None,
     published: Annotated[
         str | None, typer.Option(metavar="TABLE/ROW", help="Settings of a paper's row; `harness ls published`.")
     ] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Take up an interrupted run, by id or folder, with its settings.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")] = None,
+    out: Out = None,
     filter_pairs: Annotated[
         bool | None, typer.Option("--filter/--no-filter", help="Mask the dataset's filter pairs before ranking.")
     ] = None,
-    track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "mlflow",
+    track: Track = "mlflow",
     parent: Annotated[Path | None, typer.Option(hidden=True, help="What it belongs to; given by `bench`.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Train (where the method trains), evaluate and record one method on one dataset."""
+    """Train (where the method trains), evaluate and record one method on one dataset.
+
+    Examples:
+        harness run                                   (real data, no download)
+        harness run --dataset lf-debiantitles         (35 thousand Debian packages)
+        harness run --encoder minilm --seed 1 --set search.k=50
+        harness run --dataset ./tickets/              (a folder of your own JSON lines)
+        harness run --method unidec-thesis --set epochs=50 --set beta=2
+        harness run --set validation.size=0.1 --set validation.patience=3     (early stopping)
+        harness run --published thesis-2.2/unidec/lf-amazon-131k              (a row of a paper, its settings)
+        harness run --resume RUN                      (go on after Ctrl-C, a kill or a power cut)
+    """
     from harness import run as pipeline
     from harness.io.files import read_json
     from harness.runs.record import runs_folder
@@ -74,15 +59,10 @@ def run(
         option = "--config" if config else "--published"
         raise UserError(f"--resume brings the settings of its run; leave {option} out")
     earlier = find_earlier(resume, out) if resume is not None else None
-    given: dict[str, Any] = {
-        "method": method,
-        "dataset": dataset,
-        "encoder": encoder,
-        "seed": seed,
-        "filter": filter_pairs,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
-    layers = _layers(config, earlier, override or [], given)
+    options = {"method": method, "dataset": dataset, "encoder": encoder, "seed": seed, "filter": filter_pairs}
+    layers = typed_layers(config, override, options)
+    if earlier:
+        layers = _over_earlier(earlier, layers, method)
     if published is not None:  # over the card's settings, under everything a person types
         layers.insert(0, layer(published_row(published)))
     settings, origins = pipeline.resolve_config(
@@ -104,30 +84,19 @@ def run(
         _show_published(published)
 
 
-run.__doc__ = f"{run.__doc__}\n{EXAMPLES}"
-
-
-def _layers(
-    config: Path | None, earlier: "Earlier | None", overrides: list[str], given: dict[str, Any]
-) -> "list[Layer]":
-    """A file's settings or those of an interrupted run, under `--set`, under the options."""
+def _over_earlier(earlier: "Earlier", typed: "list[Layer]", method: str | None) -> "list[Layer]":
+    """What was typed over the settings of an interrupted run."""
     from harness.model.folders import remembered_folders, with_folders
     from harness.runs.record import require_place
-    from harness.settings.layers import Layer, parse_override, read_config_file
+    from harness.settings.layers import Layer
 
-    layers = [read_config_file(config)] if config else []
-    if earlier and given.get("method", earlier.config["method"]) != earlier.config["method"]:
-        raise UserError(
-            f"run {earlier.folder.name} is one of {earlier.config['method']}; it cannot go on as another method"
-        )
-    if earlier:
-        known = remembered_folders(earlier.config, earlier.metadata["encoder"].get("identity"))
-        layers = [Layer(f"run {earlier.folder.name}", {**earlier.config, **with_folders(earlier.config, known)})]
-    layers += [Layer(f"--set {text}", parse_override(text)) for text in overrides]
-    layers += [Layer(f"--{key}", {key: value}) for key, value in given.items()]
-    if earlier:
-        for key in ("dataset", "encoder"):
-            require_place(earlier.folder.name, key, earlier.config[key], _named(key, layers) or "")
+    name, config = earlier.folder.name, earlier.config
+    if method not in (None, config["method"]):
+        raise UserError(f"run {name} is one of {config['method']}; it cannot go on as another method")
+    known = remembered_folders(config, earlier.metadata["encoder"].get("identity"))
+    layers = [Layer(f"run {name}", {**config, **with_folders(config, known)}), *typed]
+    for key in ("dataset", "encoder"):
+        require_place(name, key, config[key], _named(key, layers) or "")
     return layers
 
 

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -12,8 +12,6 @@ from harness.io.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from harness.report.cells import Table
-
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def say(text: str, err: bool = False) -> None:

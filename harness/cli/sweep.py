@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
+from harness.cli.options import Encoder, Json, Override, Track, Workers
 from harness.cli.show import print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
@@ -18,29 +19,11 @@ if TYPE_CHECKING:
     from harness.experiments.sweep import Plan, Request, Timing
     from harness.experiments.sweep.trials import Slot
 
-EXAMPLES = """
-Examples:
-
-harness sweep --trials 20                                       (unidec on the embedded data, the papers' parameters)
-
-harness sweep --trials 20 --over lambda,beta,eta,tau --workers 2
-
-harness sweep --method dexml --trials 30 --over lr_encoder=1e-5:1e-3:log,epochs=5:20
-
-harness sweep --objective P@1,PSP@5 --trials 40                 (head against tail: a Pareto front)
-
-harness sweep --trials 50                                       (again, with more trials: goes on up to 50)
-
-harness sweep --trials 100 --storage postgresql://me@db/studies (the same on several machines: they share the trials)
-
-optuna-dashboard sqlite:///workspace/studies/unidec-lf-pydocstitles/study.db     (look at it while it runs)
-"""
 _TOP = 5
 
 
 Method = Annotated[str, typer.Option(help="Method; `harness ls methods`.")]
 DatasetName = Annotated[str, typer.Option(help="Dataset name (`harness ls datasets`) or folder.")]
-Encoder = Annotated[str | None, typer.Option(help="Encoder name (`harness ls encoders`) or model folder.")]
 Trials = Annotated[int, typer.Option(help="Trials in all, those of earlier sweeps of this study included.")]
 Over = Annotated[
     str | None,
@@ -53,11 +36,7 @@ Over = Annotated[
 Objective = Annotated[
     str, typer.Option(metavar="METRIC[,METRIC]", help="What counts, on validation rows; two for a Pareto front.")
 ]
-Override = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of `run` for all trials, repeatable.")
-]
 Seed = Annotated[int, typer.Option(min=0, help="Of all trials, of the validation rows and of the sampler.")]
-Workers = Annotated[int, typer.Option(min=1, help="Trials side by side; they share the cores.")]
 StudyName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study. Default: METHOD-DATASET.")]
 Storage = Annotated[
     str | None, typer.Option(metavar="URL", help="Database for several machines: postgresql://USER@HOST/NAME.")
@@ -65,12 +44,10 @@ Storage = Annotated[
 Sampler = Annotated[str, typer.Option(help="Who proposes points: tpe or random.")]
 Pruner = Annotated[str, typer.Option(help="Who ends hopeless trials early: median, hyperband or none; one objective.")]
 MaxRetry = Annotated[int, typer.Option(help="How often a trial whose worker died is tried again.")]
-Track = Annotated[str, typer.Option(help="Where else to log: mlflow or none.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for studies. Default: workspace/studies.")]
 Recover = Annotated[
     bool, typer.Option("--recover", help="Rebuild a damaged study.db from the run folders, then go on.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the study as JSON.")]
 Beat = Annotated[int, typer.Option(hidden=True, min=1, help="Seconds between two signs of life of a trial.")]
 Grace = Annotated[int, typer.Option(hidden=True, min=1, help="Seconds of silence after which a trial is given away.")]
 
@@ -101,6 +78,15 @@ def sweep(
 
     Give the same command again to go on: trials that were interrupted continue from their checkpoints.
     Exit code 1 if no trial came to its end.
+
+    Examples:
+        harness sweep --trials 20                                 (unidec on the embedded data, the papers' parameters)
+        harness sweep --trials 20 --over lambda,beta,eta,tau --workers 2
+        harness sweep --method dexml --trials 30 --over lr_encoder=1e-5:1e-3:log,epochs=5:20
+        harness sweep --objective P@1,PSP@5 --trials 40           (head against tail: a Pareto front)
+        harness sweep --trials 50                                 (again, with more trials: goes on up to 50)
+        harness sweep --trials 100 --storage postgresql://me@db/studies    (on several machines, which share the trials)
+        optuna-dashboard sqlite:///workspace/studies/unidec-lf-pydocstitles/study.db     (look at it while it runs)
     """
     from harness.experiments.sweep import Request, Timing
 
@@ -116,9 +102,6 @@ def sweep(
         raise typer.Exit(130) from None
     if code:
         raise typer.Exit(code)
-
-
-sweep.__doc__ = f"{sweep.__doc__}\n{EXAMPLES}"
 
 
 def _sweep(request: "Request", timing: "Timing", workers: int, recover: bool, as_json: bool) -> int:

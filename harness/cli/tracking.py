@@ -7,11 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli.options import DryRun, Json, RunFolders
 from harness.cli.show import print_json, print_table, say
 from harness.errors import UserError
 from harness.io.files import home
@@ -30,8 +30,8 @@ def _runs() -> None:
 
 def sync(
     run: Annotated[list[str] | None, typer.Argument(help="Runs to send, by id or folder. Default: all.")] = None,
-    folder: Annotated[Path | None, typer.Option("--runs", help="Folder of run folders. Default: workspace.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    folder: RunFolders = None,
+    as_json: Json = False,
 ) -> None:
     """Send the logs of runs to MLflow; what is there already is left alone, so it can be done again at any time.
 
@@ -67,9 +67,9 @@ def sync(
 @runs.command("reap")
 def reap(
     older_than: Annotated[str, typer.Option(help="Silence after which a run elsewhere counts as dead: 5m, 2h.")] = "5m",
-    folder: Annotated[Path | None, typer.Option("--runs", help="Folder of run folders. Default: workspace.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    folder: RunFolders = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Close runs that MLflow shows as running although their process is gone; living ones are left alone."""
     from harness.io.progress import progress

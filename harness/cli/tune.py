@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.options import DryRun, Json, Track, Workers
 from harness.cli.report import REPORTS
 from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
@@ -11,41 +12,34 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.experiments.tune import Tuning, TuningRow
 
-EXAMPLES = """
-Examples:
-
-harness tune benchmark --dry-run                           (what would be searched, and what is there)
-
-harness tune benchmark --workers 2 --datasets lf-pydocstitles
-
-harness tune benchmark --rows unidec,renee --datasets lf-debiantitles
-
-harness tune benchmark --rows parabel --anew               (repeat a search that has ended)
-
-harness bench --table benchmark                            (afterwards: the rows on test rows, every seed)
-"""
-
 
 def tune(
     table: Annotated[str, typer.Argument(help="A file of methods/tuning.")] = "benchmark",
     datasets: Annotated[str | None, typer.Option(metavar="X,Y", help="Only these. Default: all of the file.")] = None,
     rows: Annotated[str | None, typer.Option(metavar="A,B", help="Only these. Default: all of the file.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Trials side by side; they share the cores.")] = 1,
-    track: Annotated[str, typer.Option(help="Where else to log: mlflow or none.")] = "none",
+    workers: Workers = 1,
+    track: Track = "none",
     anew: Annotated[
         bool,
         typer.Option(
             "--anew", help="Search what reports/results has, too, and replace it; what is in the workspace goes on."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would run, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the best trials as JSON.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Search settings for every row of a table, with one budget, on validation rows; test rows are never looked at.
 
     Each row and dataset is a study of `harness sweep`, so what was interrupted goes on; a search that has ended, here
     or in reports/results, is not run again. The best trial of each becomes a row of methods/tuned, which
     `bench --table` runs. Exit code 1 if a study has no trial that came to its end.
+
+    Examples:
+        harness tune benchmark --dry-run                           (what would be searched, and what is there)
+        harness tune benchmark --workers 2 --datasets lf-pydocstitles
+        harness tune benchmark --rows unidec,renee --datasets lf-debiantitles
+        harness tune benchmark --rows parabel --anew               (repeat a search that has ended)
+        harness bench --table benchmark                            (afterwards: the rows on test rows, every seed)
     """
     from harness.cli.sweep import run_sweep
     from harness.data import load
@@ -82,9 +76,6 @@ def tune(
     _show(tuning, wanted, as_json)
     if failed:
         raise typer.Exit(1)
-
-
-tune.__doc__ = f"{tune.__doc__}\n{EXAMPLES}"
 
 
 def _nothing_to_search(tuning: "Tuning", dry_run: bool, as_json: bool) -> None:

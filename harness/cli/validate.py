@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.show import Json, print_json, say
+from harness.cli.options import Json
+from harness.cli.show import print_json, say
 
 
 def validate(
