@@ -302,9 +302,10 @@ class Upload:
             except Exception as error:
                 self.warn(reason(error))
             give_up_at = self._deadline(give_up_at)
-            if give_up_at is not None and time.monotonic() > give_up_at:
+            left = math.inf if give_up_at is None else give_up_at - time.monotonic()
+            if left < 0:
                 return INCOMPLETE
-            self._rest(pause)
+            self._rest(min(pause, left))
             pause = min(2 * pause, 30.0)
 
     def _attempt(self, mark: Path) -> int:

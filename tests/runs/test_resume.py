@@ -241,6 +241,7 @@ def test_a_finished_run_and_an_unknown_one_cannot_be_resumed(interrupted: Path) 
         find_earlier("nothing")
 
 
+@pytest.mark.usefixtures("forked_uploader")
 def test_mlflow_gets_every_figure_once(workspace: Path, tmp_path: Path, mlflow_store: str) -> None:
     """fault 5: the follower of a killed process closes its run, and that of the next one opens it again"""
     from harness.tracking.store import open_store

@@ -117,6 +117,7 @@ def pausing(workspace: Path, said: Path, **options: Any) -> Iterator[int]:
             pass  # as the test wanted
 
 
+@pytest.mark.usefixtures("forked_uploader")
 def test_sigterm_saves_and_tells_mlflow_in_seconds(
     workspace: Path, tmp_path: Path, mlflow_store: str, whole: tuple[RunRecord, bytes], account: Account
 ) -> None:

@@ -159,6 +159,7 @@ def test_origins_name_no_path() -> None:
     assert shown == {"encoder": "--set encoder=./small", **others}
 
 
+@pytest.mark.usefixtures("forked_uploader")
 def test_mlflow_has_the_same_figures(mlflow_store: str) -> None:
     from mlflow import MlflowClient
 

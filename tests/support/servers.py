@@ -6,10 +6,9 @@ Each is started at most once by a test process, and only for a test that asks fo
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import URLError
@@ -18,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from harness.tracking.store import with_driver
+from tests.support.forked import ForkedProcess
 
 _START_SECONDS = 120.0
 
@@ -31,17 +31,32 @@ def free_port() -> int:
 
 
 class MlflowServer:
-    """The application behind `mlflow server`, in one process; without the command line's second import of MLflow."""
+    """The application behind `mlflow server`, in a forked process."""
 
     def __init__(self, store: str, folder: Path) -> None:
         self.store, self.port = store, free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProcess | None = None
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        settings = {
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import mlflow.server.fastapi_app  # noqa: F401  here, so that no server has to
+
+        self._process = ForkedProcess(self._serve, lifetime=1800)
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "server.log").read_text()
+            assert time.monotonic() < deadline, "the MLflow server did not start"
+            time.sleep(0.1)
+
+    def _serve(self) -> None:
+        import uvicorn
+        from mlflow.server.fastapi_app import app
+
+        os.environ |= {
             "_MLFLOW_SERVER_FILE_STORE": self.store,
             "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
             "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(self._folder / "artifacts"),
@@ -49,20 +64,10 @@ class MlflowServer:
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
         }
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1", "--log-level", "warning"]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "uvicorn", *place, "mlflow.server.fastapi_app:app"],
-                env=os.environ | settings,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, (self._folder / "server.log").read_text()
-            assert time.monotonic() < deadline, "the MLflow server did not start"
-            time.sleep(0.1)
+        log = os.open(self._folder / "server.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        uvicorn.run(app, host="127.0.0.1", port=self.port, log_level="warning")
 
     def stop(self) -> None:
         """Ends it at once, as a crash would."""

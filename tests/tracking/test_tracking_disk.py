@@ -95,6 +95,7 @@ def test_a_store_whose_disk_fills_up_gets_the_rest_later(
     account.saw(f"one line that names events.jsonl; after `sync` {STEPS} points, each once")
 
 
+@pytest.mark.usefixtures("forked_uploader")
 def test_a_run_does_not_need_a_store_that_takes_nothing(
     workspace: Path, disk: SmallDisk, store: str, capfd: pytest.CaptureFixture[str], account: Account
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_server_on_sqlite(mlflow_server: MlflowServer, tmp_path: Path, monkeyp
     check(*sent_twice(tmp_path, "on-sqlite"), "on-sqlite")
 
 
+@pytest.mark.usefixtures("forked_uploader")
 def test_a_training_does_not_need_its_server(
     mlflow_server: MlflowServer,
     workspace: Path,
