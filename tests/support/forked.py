@@ -60,6 +60,14 @@ def _forget_connections() -> None:
         engine.dispose(close=False)
 
 
+def ended_pid() -> int:
+    """The number of a process that is gone."""
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    return process.pid or 0
+
+
 @pytest.fixture
 def forked_uploader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploaders that are started from now on are forked."""

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from harness.tracking.store import experiment_id, open_store
 from harness.tracking.sync import parse_age
 from tests.faults.accounts import Account
 from tests.support.commands import call
+from tests.support.forked import ended_pid
 from tests.support.tracked_runs import cut_off, eventually, everything, logged, started, steps_of, stored_runs
 
 
@@ -39,13 +38,6 @@ def running(client: Any, run_id: str, pid: int = 0, **tags: str) -> None:
     }
     named = {f"harness.{key}": value for key, value in tags.items()}
     client.create_run(experiment_id(client, "synthetic"), tags=own | named)
-
-
-def ended_pid() -> int:
-    """The number of a process that is gone."""
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    process.wait()
-    return process.pid
 
 
 def test_a_killed_run_is_closed_and_a_living_one_goes_on(
