@@ -60,12 +60,7 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "dataset": self.dataset,
-            "digest": self.digest,
-            "ok": self.ok,
-            "rows": [asdict(row) for row in self.rows],
-        }
+        return {**asdict(self), "ok": self.ok}
 
 
 def check(dataset: Dataset, raw: Path | None = None, k: int = 5) -> CheckReport:

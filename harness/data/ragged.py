@@ -105,41 +105,29 @@ class Texts(Ragged):
 class RaggedWriter:
     """Streams a ragged column to disk in memory bounded by one chunk; a context manager.
 
-    The .npy header is written for the final length on close: its width is fixed beforehand, so the values stream
-    straight behind it.
+    The .npy header is written again on close, with the final length: numpy leaves room for any number of digits, so
+    the values stream straight behind it.
     """
-
-    _HEADER = 128
 
     def __init__(self, folder: Path, name: str, dtype: Any) -> None:
         self._folder, self._name, self._dtype = folder, name, np.dtype(dtype)
-        self._lengths: list[NDArray[np.int64]] = []
+        self._lengths = [np.zeros(0, np.int64)]
         self._stream = (folder / f"{name}.values.npy").open("wb")
-        self._stream.write(b"\0" * self._HEADER)
+        self._write_header(0)
 
-    def extend(self, values: NDArray[Any] | bytes, lengths: NDArray[np.int64] | list[int]) -> None:
+    def extend(self, values: NDArray[Any], lengths: NDArray[np.int64]) -> None:
         """Appends rows given as their concatenated values and their lengths."""
-        self._stream.write(values if isinstance(values, bytes) else np.ascontiguousarray(values, self._dtype).data)
+        self._stream.write(np.ascontiguousarray(values, self._dtype).data)
         self._lengths.append(np.asarray(lengths, dtype=np.int64))
 
     def extend_strings(self, strings: list[str]) -> None:
         """Appends UTF-8 strings (for a uint8 column)."""
-        encoded = [string.encode("utf-8", "replace") for string in strings]
-        self.extend(b"".join(encoded), [len(text) for text in encoded])
+        texts = Texts.from_strings(strings)
+        self.extend(texts.values, texts.lengths)
 
-    def close(self) -> None:
-        """Completes both files."""
-        if self._stream.closed:
-            return
-        lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        header = f"{{'descr': {self._dtype.str!r}, 'fortran_order': False, 'shape': ({int(offsets[-1])},), }}"
-        # .npy version 1.0: magic, version, little-endian header length, header padded with spaces to a newline
-        body = header.encode("latin-1").ljust(self._HEADER - 11) + b"\n"
-        self._stream.seek(0)
-        self._stream.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
-        self._stream.close()
-        save_array(self._folder / f"{self._name}.offsets.npy", offsets)
+    def _write_header(self, length: int) -> None:
+        values = {"descr": self._dtype.str, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(self._stream, values)
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +135,10 @@ class RaggedWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._stream.close()
+        with self._stream:
+            if kind is not None:
+                return
+            offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._lengths))]).astype(np.int64)
+            self._stream.seek(0)
+            self._write_header(int(offsets[-1]))
+        save_array(self._folder / f"{self._name}.offsets.npy", offsets)

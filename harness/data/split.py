@@ -53,8 +53,6 @@ def _place_among_equals(values: NDArray[np.integer]) -> NDArray[np.int64]:
     """How many equal values precede each one, [n]."""
     by_value = np.argsort(values, kind="stable")
     ordered = values[by_value]
-    first = np.r_[True, ordered[1:] != ordered[:-1]] if len(values) else np.empty(0, bool)
-    begins = np.maximum.accumulate(np.where(first, np.arange(len(values)), 0)) if len(values) else np.empty(0, np.int64)
     places = np.empty(len(values), np.int64)
-    places[by_value] = np.arange(len(values)) - begins
+    places[by_value] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
     return places

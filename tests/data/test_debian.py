@@ -60,7 +60,7 @@ class FakeApt:
             return {"/lists/release": self.dump, "/lists/en": self.translation or ""}[arguments[1]].encode()
         if arguments[0] == "update":
             if not self.update_works:
-                raise UserError("apt-get update failed and said: no network")
+                raise UserError("apt-get update failed: no network")
             return b""
         if arguments[-1] == "Created-By: Packages":
             return "\n".join(LISTS).encode() if self.dump else b""
@@ -244,7 +244,7 @@ def test_a_failing_apt_program_is_one_clear_line(monkeypatch: pytest.MonkeyPatch
     program.write_text("#!/bin/sh\necho 'W: noise' >&2\necho 'E: lists are broken' >&2\nexit 100\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(UserError, match="apt-get indextargets failed and said: E: lists are broken"):
+    with pytest.raises(UserError, match="apt-get indextargets failed: E: lists are broken"):
         prepare.prepare(card())
 
 

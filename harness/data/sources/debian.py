@@ -201,8 +201,8 @@ def _run(program: str, options: dict[str, str], *arguments: str) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise UserError(f"{Path(program).name} {arguments[0]} gave no answer within {_SECONDS} seconds") from error
     if result.returncode:
-        said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
-        raise UserError(f"{Path(program).name} {arguments[0]} failed and said: {said[-1]}")
+        printed = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        raise UserError(f"{Path(program).name} {arguments[0]} failed: {printed[-1]}")
     return result.stdout
 
 

@@ -3,7 +3,7 @@
 Runs as a process of its own, because importing every module of a library prints, warns and changes global state. Each
 line is a node: a module, a class or a leaf (function, method, property, ufunc). Modules and classes have `members`
 (name -> node), a class has its `bases` in method resolution order, classes and leaves have their docstring. An object
-reachable under many names is one node. Nothing is named or judged here; that is the work of `docnames`.
+reachable under many names is one node. Nothing is named or judged here; that is the work of `pydocs.Names`.
 """
 
 import importlib

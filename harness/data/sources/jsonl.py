@@ -37,7 +37,7 @@ from harness.data.pattern import PatternBuilder, from_pairs
 from harness.data.prepare import DatasetWriter, prepare, raw_folder
 from harness.data.ragged import Texts
 from harness.data.sources.lines import JsonRows, json_chunks
-from harness.data.sources.repository import SPLITS, count_empty, file_facts, plain_texts, warn
+from harness.data.sources.repository import SPLITS, count_empty, file_metadata, plain_texts, warn
 from harness.errors import DataError, MissingDataError, UserError
 from harness.io.files import checked_name, home, locked, write_text
 from harness.io.models import describe_faults
@@ -53,7 +53,7 @@ class JsonlSource:
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
         """Relative name, size and modification time of every file that is read."""
-        return {"files": file_facts(find_files(card, raw).values(), raw)}
+        return {"files": file_metadata(find_files(card, raw).values(), raw)}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
         """Streams texts, labels and filters into the prepared folder."""

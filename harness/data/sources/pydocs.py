@@ -285,16 +285,6 @@ _SECONDS = 600
 _ENVIRONMENT = ("PYTHON", "MPL", "NETWORKX", "NUMPY", "PANDAS", "SCIPY", "SKLEARN", "SYMPY")
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The objects that point or are pointed at."""
-
-    docs: list[str]
-    """Docstring of every item of `links`, [I]."""
-    links: Links
-    counts: dict[str, int]
-
-
 class PydocsSource:
     """Builds a dataset from the docstrings of the libraries that are installed here."""
 
@@ -306,18 +296,18 @@ class PydocsSource:
         """Walks the libraries and writes every row, label and filter pair."""
         versions = installed_versions(card)
         nodes, failed = walk(list(versions))
-        found = documents(nodes)
-        names = [words(name) for name in found.links.names]
-        titles = _joined(names, (summary_line(doc, versions) for doc in found.docs))
+        links, docs, counts = documents(nodes)
+        names = [words(name) for name in links.names]
+        titles = _joined(names, (summary_line(doc, versions) for doc in docs))
         texts = titles
         if card.text == "title+content":
-            texts = _joined(names, (plain_text(split_docstring(doc)[1], versions) for doc in found.docs))
+            texts = _joined(names, (plain_text(split_docstring(doc)[1], versions) for doc in docs))
         named = {_DISTRIBUTIONS.get(library, library): version for library, version in versions.items()}
         return {
             "versions": {**named, "python": _python()},
             "modules_that_failed_to_import": failed,
-            **found.counts,
-            **write_linked(writer, found.links, texts, titles),
+            **counts,
+            **write_linked(writer, links, texts, titles),
         }
 
 
@@ -369,15 +359,15 @@ def walk(libraries: list[str]) -> tuple[list[Node], list[str]]:
         raise UserError(f"importing {', '.join(libraries)} took longer than {_SECONDS} seconds") from error
     lines = result.stdout.splitlines()
     if result.returncode or not lines:
-        said = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        printed = result.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
         raise UserError(
-            f"walking {', '.join(libraries)} ended with exit code {result.returncode}; its last line was: {said[-1]}"
+            f"walking {', '.join(libraries)} ended with exit code {result.returncode}; its last line was: {printed[-1]}"
         )
     return [Node(**json.loads(line)) for line in lines[:-1]], json.loads(lines[-1])["failed"]
 
 
-def documents(nodes: list[Node]) -> Documents:
-    """The links of all See Also sections, and the docstrings of the objects they join."""
+def documents(nodes: list[Node]) -> tuple[Links, list[str], dict[str, int]]:
+    """The links of all See Also sections, the docstring of every item they join [I], and counts of references."""
     known = Names(nodes)
     owner: dict[str, int] = {}
     for number, name in known.items.items():
@@ -398,7 +388,7 @@ def documents(nodes: list[Node]) -> Documents:
         "references_to_itself": sum(target == name for name, target in pairs),
     }
     docs = [nodes[owner[name]].doc or "" for name in names]
-    return Documents(docs, Links(names, ends[:, 0], ends[:, 1]), counts)
+    return Links(names, ends[:, 0], ends[:, 1]), docs, counts
 
 
 def _joined(names: list[str], texts: Iterable[str]) -> list[str]:

@@ -60,7 +60,7 @@ class RepositorySource:
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
         """Relative name, size and modification time of every file that is read."""
-        return {"files": file_facts(_require_files(card, raw).files.values(), raw)}
+        return {"files": file_metadata(_require_files(card, raw).files.values(), raw)}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
         """Streams texts, labels and filters into the prepared folder."""
@@ -139,7 +139,7 @@ def _require_rows(path: Path, rows: int) -> None:
         raise DataError("the file is empty", path)
 
 
-def file_facts(paths: Iterable[Path], raw: Path) -> list[list[str | int]]:
+def file_metadata(paths: Iterable[Path], raw: Path) -> list[list[str | int]]:
     """What identifies files without reading them: [relative name, size, modification time in ns], sorted."""
     return sorted([path.relative_to(raw).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in paths)
 

@@ -89,7 +89,7 @@ def _parse_header(line: bytes, path: Path) -> _Header:
     numbers = line.split()
     if len(numbers) not in (2, 3) or not all(word.isdigit() and len(word) <= MOST_DIGITS for word in numbers):
         raise DataError(
-            f"the first line must be `rows labels` or `rows features labels`, not {_shown(line.strip())}", path, 1
+            f"the first line must be `rows labels` or `rows features labels`, not {_quoted(line.strip())}", path, 1
         )
     header = _Header(int(numbers[0]), int(numbers[-1]), int(numbers[1]) if len(numbers) == 3 else None)
     if header.labels > MOST_LABELS:
@@ -200,12 +200,12 @@ def _pairs_of_line(line: bytes, header: _Header) -> list[int]:
     for word in line.split():
         label, colon, relevance = word.partition(b":")
         if not colon:
-            raise ValueError(f"{_shown(word)} is not of the form label:relevance")
+            raise ValueError(f"{_quoted(word)} is not of the form label:relevance")
         index = _index(label, header.labels, "label")
         if not _NUMBER.fullmatch(relevance):
-            raise ValueError(f"relevance {_shown(relevance)} in {_shown(word)} is not a number")
+            raise ValueError(f"relevance {_quoted(relevance)} in {_quoted(word)} is not a number")
         if float(relevance) < 0:
-            raise ValueError(f"relevance {_shown(relevance)} in {_shown(word)} is negative")
+            raise ValueError(f"relevance {_quoted(relevance)} in {_quoted(word)} is negative")
         if float(relevance) > 0:
             _keep_new(seen, index)
     return list(seen)
@@ -217,13 +217,13 @@ def _label_list_of_line(line: bytes, header: _Header) -> list[int]:
     for label in joined.split(b",") if joined else ():
         if b":" in label:
             raise ValueError(
-                f"{_shown(label)} where labels joined by commas belong; a row without labels begins with a space"
+                f"{_quoted(label)} where labels joined by commas belong; a row without labels begins with a space"
             )
         _keep_new(seen, _index(label, header.labels, "label"))
     for word in behind[0].split() if behind else ():
         feature, _, value = word.partition(b":")
         if not value:
-            raise ValueError(f"{_shown(word)} is not of the form feature:value")
+            raise ValueError(f"{_quoted(word)} is not of the form feature:value")
         _index(feature, header.features or 0, "feature")
     return list(seen)
 
@@ -240,7 +240,7 @@ def _filter_slowly(chunk: bytes, shape: tuple[int, int], path: Path, first: int)
         words = line.split()
         try:
             if len(words) not in (0, 2):
-                raise ValueError(f"expected two numbers, `row label`, not {_shown(line.strip())}")
+                raise ValueError(f"expected two numbers, `row label`, not {_quoted(line.strip())}")
             if words:
                 pairs.append((_index(words[0], shape[0], "row"), _index(words[1], shape[1], "label")))
         except ValueError as error:
@@ -250,12 +250,13 @@ def _filter_slowly(chunk: bytes, shape: tuple[int, int], path: Path, first: int)
 
 def _index(word: bytes, count: int, what: str) -> int:
     if not word.isdigit():
-        raise ValueError(f"{what} {_shown(word)} is not a whole number from 0 on")
+        raise ValueError(f"{what} {_quoted(word)} is not a whole number from 0 on")
     if len(word) > MOST_DIGITS or int(word) >= count:
-        raise ValueError(f"{what} {_shown(word)} is out of range: there are {count:,}, counted from 0")
+        raise ValueError(f"{what} {_quoted(word)} is out of range: there are {count:,}, counted from 0")
     return int(word)
 
 
-def _shown(text: bytes) -> str:
-    shown = text[:40].decode("utf-8", "backslashreplace").replace("\0", "\\0")
-    return f"{shown!r}" + ("..." if len(text) > 40 else "")
+def _quoted(text: bytes) -> str:
+    """The beginning of a text for a message."""
+    beginning = text[:40].decode("utf-8", "backslashreplace").replace("\0", "\\0")
+    return f"{beginning!r}" + ("..." if len(text) > 40 else "")
