@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,16 @@ def whole_and_steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Whole, di
 def whole(whole_and_steps: tuple[Whole, dict[int, NDArray[np.int64]]]) -> Whole:
     """The training that is never interrupted, and the bytes of its model."""
     return whole_and_steps[0]
+
+
+VALIDATED: dict[str, Any] = {"validation": {"size": 0.2, "every_epochs": 2, "patience": 3}}
+
+
+@pytest.fixture(scope="session")
+def validated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Whole]:
+    """A training with validation rows that is never interrupted, and its workspace."""
+    home = tmp_path_factory.mktemp("validated")
+    return home, finished(home, **VALIDATED)
 
 
 @pytest.fixture(scope="session")

@@ -13,37 +13,36 @@ import pytest
 from harness.errors import DataError, UserError
 from harness.run import run
 from harness.runs.events import read_events
-from harness.runs.record import RunRecord, read_record
+from harness.runs.record import read_record
 from harness.runs.resume import find_earlier
 from harness.train.checkpoint import Checkpoints
 from tests.faults.accounts import Account
-from tests.support.interrupted_runs import assert_same, finished, kill_at_step, saved_steps, steps_done, taken_up
+from tests.runs.conftest import VALIDATED, Whole
+from tests.support.interrupted_runs import assert_same, kill_at_step, saved_steps, steps_done, taken_up
 from tests.support.tracked_runs import eventually, steps_of, stored_runs
 from tests.support.training_runs import STEPS, config, in_child, only_run
 
 
-def kill_in_call(module: Any, name: str, call: int) -> None:
-    """A training that is killed inside a call of a function, the first, second ... one."""
+def kill_in_call(module: Any, name: str, call: int, number: signal.Signals = signal.SIGKILL, **settings: Any) -> None:
+    """A training that gets a signal inside a call of a function, the first, second ... one."""
     original, calls = getattr(module, name), []
 
     def dying(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == call:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return original(*arguments, **options)
 
     setattr(module, name, dying)
-    run(config(), track="none")
+    run(config(**settings), track="none")
 
 
 @pytest.mark.parametrize(
     ("step", "every_steps"),
-    [(1, 1), (6, 1), (7, 3), (STEPS - 1, None), (2, None)],
-    ids=["first", "boundary", "between", "last", "before the first checkpoint"],
+    [(1, 1), (7, 3), (STEPS - 1, None), (2, None)],
+    ids=["first", "between", "last", "before the first checkpoint"],
 )
-def test_killed_at_a_step(
-    step: int, every_steps: int | None, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
-) -> None:
+def test_killed_at_a_step(step: int, every_steps: int | None, workspace: Path, tmp_path: Path, whole: Whole) -> None:
     """fault 1"""
     saving = {"min_seconds": 0.0, "every_steps": every_steps}
     assert in_child(lambda: kill_at_step(step, checkpoint=saving), tmp_path / "said") == -signal.SIGKILL
@@ -52,9 +51,7 @@ def test_killed_at_a_step(
 
 
 @pytest.mark.parametrize("part", ["search", "balanced_clusters"])
-def test_killed_while_mining(
-    part: str, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes], account: Account
-) -> None:
+def test_killed_while_mining(part: str, workspace: Path, tmp_path: Path, whole: Whole, account: Account) -> None:
     """fault 3: in the second mining; the checkpoint of step 12 is written beside it, or not there yet"""
     from harness.batching import mined as mining
 
@@ -77,7 +74,7 @@ def mined_at(folder: Path) -> list[int]:
 
 
 def test_killed_while_evaluating_does_not_train_again(
-    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes], monkeypatch: pytest.MonkeyPatch, account: Account
+    workspace: Path, tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch, account: Account
 ) -> None:
     """fault 4: in the second of three scorers"""
     from harness.train import evaluation
@@ -102,17 +99,28 @@ def test_killed_while_evaluating_does_not_train_again(
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "place", "step"),
+    [(signal.SIGTERM, "step", 6), (signal.SIGINT, "step", 6), (signal.SIGTERM, "mining", 12)],
+)
 def test_a_signal_saves_marks_and_can_be_taken_up(
-    number: signal.Signals, workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
+    number: signal.Signals, place: str, step: int, workspace: Path, tmp_path: Path, whole: Whole
 ) -> None:
-    """fault 5"""
-    said = tmp_path / "said"
-    assert in_child(lambda: kill_at_step(6, number, checkpoint={"min_seconds": 1000.0}), said) == 1
+    """fault 5: after a step, and while the queries are clustered anew"""
+    from harness.batching import mined as mining
+
+    rarely: dict[str, Any] = {"checkpoint": {"min_seconds": 1000.0}}
+    acts = {
+        "step": lambda: kill_at_step(step, number, **rarely),
+        "mining": lambda: kill_in_call(mining, "balanced_clusters", 2, number, **rarely),
+    }
+    assert in_child(acts[place], tmp_path / "said") == 1
     folder = only_run(workspace)
-    assert "stopping after this step" in said.read_text()
+    said = (tmp_path / "said").read_text()
+    assert ("stopping after this step" in said) == (place == "step")
+    assert f"run --resume {folder.name}" in said
     assert read_record(folder).status == "killed"
-    assert [path.name for path in (folder / "checkpoints").glob("step-*")] == ["step-00000006"]
+    assert saved_steps(folder) == [step]
     assert_same(taken_up(workspace), whole)
 
 
@@ -122,11 +130,9 @@ def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
     assert code == -signal.SIGTERM
 
 
-def test_validation_survives_a_kill(workspace: Path, tmp_path: Path) -> None:
-    settings = {"validation": {"size": 0.2, "patience": 3}}
-    uninterrupted = finished(tmp_path / "other", **settings)
-    assert in_child(lambda: kill_at_step(5, **settings), tmp_path / "said") == -signal.SIGKILL
-    assert_same(taken_up(workspace, **settings), uninterrupted)
+def test_validation_survives_a_kill(workspace: Path, tmp_path: Path, validated: tuple[Path, Whole]) -> None:
+    assert in_child(lambda: kill_at_step(5, **VALIDATED), tmp_path / "said") == -signal.SIGKILL
+    assert_same(taken_up(workspace, **VALIDATED), validated[1])
 
 
 def test_other_settings_are_refused_field_by_field(interrupted: Path, account: Account) -> None:
@@ -179,66 +185,34 @@ def test_another_library_version_is_said_and_recorded(
     account.saw("a warning each, in the record, too: " + "; ".join(line.removeprefix("packages.") for line in moved))
 
 
-def test_a_signal_while_mining_saves_what_was_trained(
-    workspace: Path, tmp_path: Path, whole: tuple[RunRecord, bytes]
-) -> None:
-    from harness.batching import mined as mining
-
-    def interrupted_run() -> None:
-        original, calls = mining.balanced_clusters, []
-
-        def slow(*arguments: Any, **options: Any) -> Any:
-            calls.append(1)
-            if len(calls) == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return original(*arguments, **options)
-
-        mining.balanced_clusters = slow
-        run(config(checkpoint={"min_seconds": 1000.0}), track="none")
-
-    assert in_child(interrupted_run, tmp_path / "said") == 1
-    assert "to go on: python -m harness run --resume" in (tmp_path / "said").read_text()
-    assert [path.name for path in (only_run(workspace) / "checkpoints").glob("step-*")] == ["step-00000012"]
-    assert_same(taken_up(workspace), whole)
-
-
-def test_a_cut_off_event_is_dropped_and_time_adds_up(interrupted: Path) -> None:
+def test_a_cut_off_event_is_dropped_time_adds_up_and_then_it_is_finished(interrupted: Path) -> None:
     with (interrupted / "events.jsonl").open("a") as log:
         log.write('{"event": "metr')
     earlier = find_earlier(str(interrupted))
     change_position(interrupted, seconds=1000.0, processor_seconds=500.0)
     record = run(config(), track="none", earlier=earlier)
-    events = read_events(interrupted / "events.jsonl")
-    assert [event["event"] for event in events if event["event"] in ("start", "resume", "end")] == [
-        "start",
-        "resume",
-        "end",
-    ]
+    kinds = [event["event"] for event in read_events(interrupted / "events.jsonl")]
+    assert [kind for kind in kinds if kind in ("start", "resume", "end")] == ["start", "resume", "end"]
     assert record.seconds > earlier.seconds > 0
     assert record.training["seconds"] > 1000
     assert 500 < record.training["processor_seconds"] < 1000
     assert not (interrupted / "checkpoints").exists()
-
-
-def change_position(folder: Path, **changes: Any) -> None:
-    """Saves the last checkpoint of a run again with another position; None takes a value out."""
-    checkpoints = Checkpoints(folder / "checkpoints")
-    found = checkpoints.latest()
-    assert found is not None
-    state = {key: value for key, value in (found[0] | changes).items() if value is not None}
-    checkpoints.save(state["step"], state, found[1])
-
-
-def test_a_finished_run_and_an_unknown_one_cannot_be_resumed(interrupted: Path) -> None:
-    earlier = find_earlier(interrupted.name)
-    first = run(config(), track="none", earlier=find_earlier(interrupted.name))
     with pytest.raises(UserError, match="is finished"):
         find_earlier(interrupted.name)
     with pytest.raises(UserError, match="is finished"):  # it was, after it had been looked up
         run(config(), track="none", earlier=earlier)
-    assert read_record(interrupted) == first
+    assert read_record(interrupted) == record
     with pytest.raises(UserError, match="no run 'nothing'"):
         find_earlier("nothing")
+
+
+def change_position(folder: Path, **changes: float) -> None:
+    """Saves the last checkpoint of a run again with another position."""
+    checkpoints = Checkpoints(folder / "checkpoints")
+    found = checkpoints.latest()
+    assert found is not None
+    state = found[0] | changes
+    checkpoints.save(state["step"], state, found[1])
 
 
 @pytest.mark.usefixtures("forked_uploader")

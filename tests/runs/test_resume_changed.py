@@ -66,10 +66,7 @@ def in_the_step_itself(make: Callable[[Any], Any], items: Sequence[Any]) -> Iter
     yield from map(make, items)
 
 
-@pytest.mark.parametrize(("before", "after"), [("in a thread", "in the step"), ("in the step", "in a thread")])
 def test_batches_are_the_same_whoever_makes_them(
-    before: str,
-    after: str,
     workspace: Path,
     tmp_path: Path,
     whole_and_steps: tuple[Any, dict[int, NDArray[np.int64]]],
@@ -77,14 +74,9 @@ def test_batches_are_the_same_whoever_makes_them(
     account: Account,
 ) -> None:
     """fault 9: there are no loader processes to count; one thread makes the next batch, and torch's threads cluster"""
-
-    def made_by(whom: str) -> None:
-        monkeypatch.setattr(prefetch, "made_ahead", made_ahead if whom == "in a thread" else in_the_step_itself)
-
-    made_ahead, threads = prefetch.made_ahead, torch.get_num_threads()
-    made_by(before)
+    threads = torch.get_num_threads()
     in_child(lambda: kill_at_step(7, checkpoint=SAVING), tmp_path / "said")
-    made_by(after)
+    monkeypatch.setattr(prefetch, "made_ahead", in_the_step_itself)
     torch.set_num_threads(3)
     try:
         with steps_done() as steps:
@@ -95,7 +87,7 @@ def test_batches_are_the_same_whoever_makes_them(
     assert all(np.array_equal(rows, whole_and_steps[1][step]) for step, rows in steps.items())
     with pytest.raises(UserError, match="num_workers"):
         config(num_workers=4)
-    account.did(f"batches made {before}, 1 torch thread; killed, then made {after}, 3 torch threads")
+    account.did("batches made in a thread, 1 torch thread; killed, then made in the step itself, 3 torch threads")
     account.saw(f"rows of steps {min(steps)} to {max(steps)} in the order of one go; a setting num_workers is unknown")
 
 

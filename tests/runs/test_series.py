@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.run import run
 from harness.runs.record import read_record
 from harness.runs.series import curves
-from tests.support.training_runs import config, only_run
+from tests.runs.conftest import Whole
+from tests.support.training_runs import only_run
 
 
 def logged(step: int, **values: float) -> dict[str, Any]:
@@ -39,11 +39,9 @@ def test_a_step_done_again_after_a_resume_counts_once() -> None:
     assert curves(events)["train/loss"] == [2.0, 1.0]
 
 
-def test_a_run_keeps_its_course_and_the_rows_of_every_scorer(
-    workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = run(config(validation={"size": 24, "every_epochs": 2}), track="none")
-    folder = only_run(workspace)
+def test_a_run_keeps_its_course_and_the_rows_of_every_scorer(validated: tuple[Path, Whole]) -> None:
+    home, (record, _) = validated
+    folder = only_run(home)
     assert read_record(folder).curves == record.curves
     assert record.curves["step"][-1] == record.training["steps"]
     assert record.curves["train/epoch"] == [1, 2, 3, 4]
