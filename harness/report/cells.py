@@ -211,3 +211,17 @@ def marked(column: Sequence[Figure | None], direction: Direction = "up") -> tupl
     best = [value is not None and value == first for value in printed]
     alone = sum(best) == 1
     return best, [alone and value is not None and value == second for value in printed]
+
+
+def column_cells(figures: Sequence[Figure | None], direction: Direction | None = "up") -> list[Cell]:
+    """The cells of a column, its best and second best flagged; empty where a row has no figure.
+
+    Args:
+        figures: One a row.
+        direction: None where neither large nor small figures are better.
+    """
+    best, second = marked(figures, direction) if direction else ([False] * len(figures),) * 2
+    return [
+        Cell("") if figure is None else Cell.of(figure, best=best[place], second=second[place])
+        for place, figure in enumerate(figures)
+    ]

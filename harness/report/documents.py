@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.errors import UserError, unknown_name
 from harness.io.progress import progress
-from harness.report.cells import Cell, Figure, Table, marked
+from harness.report.cells import Cell, Figure, Table, column_cells
 from harness.report.published import as_table, table_results
 from harness.report.results import Results
 from harness.report.rows import GROUP, TABLE_KEYS, changed_settings, differences, tidy
@@ -122,8 +122,8 @@ def as_dict(table: Table) -> dict[str, Any]:
             signs = {"best": cell.best, "second": cell.second, "mark": cell.mark}
             row[column] = cell.text if cell.figure is None else {**asdict(cell.figure), **signs}
         rows.append(row)
-    said = {"caption": table.caption, "notes": list(table.notes), "command": table.command}
-    return {"id": table.id, "title": table.title, **said, "rows": rows}
+    about = {"caption": table.caption, "notes": list(table.notes), "command": table.command}
+    return {"id": table.id, "title": table.title, **about, "rows": rows}
 
 
 # -- the comparison: methods down, metrics across
@@ -150,14 +150,20 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
     measured = [str(name) for name in part if "@" in str(name) and part[str(name)].notna().any()]
     shown = [name for name in _SHOWN if name in measured] or measured
     groups = [(dict(zip(GROUP, map(str, key), strict=True)), runs) for key, runs in part.groupby(GROUP, sort=True)]
-    told = {
-        str(method): differences(list(of_method["settings"])) for method, of_method in part.groupby("method", sort=True)
-    }
+    changed = {str(method): differences(list(runs["settings"])) for method, runs in part.groupby("method")}
     words = [
-        [names["method"], names["encoder"], names["scorer"], told[names["method"]][names["settings"]], str(len(runs))]
+        [
+            names["method"],
+            names["encoder"],
+            names["scorer"],
+            changed[names["method"]][names["settings"]],
+            str(len(runs)),
+        ]
         for names, runs in groups
     ]
-    metrics = [_column([runs[name] for _, runs in groups]) for name in shown]
+    metrics = [
+        column_cells([Figure.of(list(runs[name].dropna()), wanted=len(runs)) for _, runs in groups]) for name in shown
+    ]
     seconds = [Cell.of(Figure.of(list(runs["seconds"]), digits=1)) for _, runs in groups]
     return Table(
         title=about["dataset"],
@@ -170,15 +176,6 @@ def _table(about: dict[str, Any], part: pd.DataFrame) -> Table:
         words=len(GROUP),
         id=f"comparison-{about['dataset']}",
     )
-
-
-def _column(runs: list["pd.Series[Any]"]) -> list[Cell]:
-    """The cells of a metric: one group of runs a row."""
-    figures = [Figure.of(list(values.dropna()), wanted=len(values)) for values in runs]
-    return [
-        Cell.of(figure, best=best, second=second)
-        for figure, best, second in zip(figures, *marked(figures), strict=True)
-    ]
 
 
 def _caption(about: dict[str, Any]) -> str:

@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from harness.report.cells import Cell, Figure, Table, marked
+from harness.report.cells import Cell, Figure, Table, column_cells
 from harness.report.claims import NAMED, TRANSFORMER, Findings, row_of, summary
 from harness.report.compare import LEVEL, holm, p_value
 from harness.report.figures.drawing import figure_stem
 from harness.report.published import RowResult, TableResult, measured, rows_ahead
-from harness.report.render import render_template
 from harness.report.results import Results, Study, is_number, machine_of, own_scorer, shown_value
 from harness.report.rows import trained
-from harness.report.tables import as_markdown
+from harness.report.tables import as_markdown, render_template
 from harness.runs.record import RunRecord
 from harness.settings.published import JUDGED, MATRIX, SUBJECT, published_table, table_paths
 
@@ -194,12 +193,7 @@ def _commands(findings: Findings) -> dict[str, Any]:
 def _cells(rows: Sequence[RowResult | None], metric: str, *, wanted: int = 0, spread: bool = True) -> list[Cell]:
     """One column: mean over seeds, best and second marked; empty for a row that was not run."""
     figures = [None if row is None else Figure.of(measured(row, metric), wanted=wanted) for row in rows]
-    if not spread:
-        figures = [figure and replace(figure, std=None) for figure in figures]
-    return [
-        Cell("") if figure is None else Cell.of(figure, best=best, second=second)
-        for figure, best, second in zip(figures, *marked(figures), strict=True)
-    ]
+    return column_cells(figures if spread else [figure and replace(figure, std=None) for figure in figures])
 
 
 def _mean(row: RowResult | None, metric: str) -> float:

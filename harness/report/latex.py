@@ -1,22 +1,17 @@
-r"""A `Table` as LaTeX: booktabs rules, best `\textbf`, second `\underline`, scaled down where a page is too small.
+"""Text as LaTeX prints it; the tables around it are `templates/table.tex.j2`.
 
 Texts are other people's, so every character is either one that LaTeX prints as it is, a macro that prints it, or its
 code point: nothing in a name can start a macro, end an argument or stop the compiler. The fonts of a bare
-installation are enough. A table needs the packages that `PACKAGES` names; `in_document` makes a whole document.
+installation are enough.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable
 
 from harness.report.cells import Table
-from harness.report.render import render_template
 
-PACKAGES = ("array", "booktabs", "graphicx")
 _LONG = 40
 """Characters of a column of words before its texts are broken into lines."""
-_LINES = 48
-"""Lines of a float; more would be too small to read on one page."""
 _LONG_WORD = 24
 """Characters that certainly fit on such a line."""
 
@@ -120,7 +115,8 @@ def _character(character: str) -> str:
         return _MACROS[character]
     if " " <= character <= "~":
         return character
-    letter, accent = unicodedata.normalize("NFD", character)[0], unicodedata.normalize("NFD", character)[1:]
+    decomposed = unicodedata.normalize("NFD", character)
+    letter, accent = decomposed[0], decomposed[1:]
     if accent in _ACCENTS and letter.isascii() and letter.isalpha():
         return rf"\{_ACCENTS[accent]}{{{letter}}}"
     return f"{{[}}U+{ord(character):04X}]"
@@ -136,13 +132,3 @@ def column_types(table: Table) -> str:
         broken = r">{\raggedright\arraybackslash}p{55mm}" if many else "l"
         types.append(broken if place < table.words else "r")
     return "".join(types)
-
-
-def as_latex(table: Table) -> str:
-    """A table, in several floats of one number where it is too long for a page; the last one has the notes."""
-    return render_template("table.tex.j2", parts=table.parts(_LINES), packages=",".join(PACKAGES))
-
-
-def in_document(fragments: Iterable[str]) -> str:
-    """A document of its own around what `as_latex` made, every table on pages of its own."""
-    return render_template("document.tex.j2", pages=list(fragments), packages=",".join(PACKAGES))

@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.errors import DataError
 from harness.io.yaml import format_flow
-from harness.report.cells import Cell, Figure, Table, marked
+from harness.report.cells import Cell, Figure, Table, column_cells
 from harness.report.compare import LEVEL, ahead_of, holm, p_value
 from harness.report.results import ROWS, Floats, Results, conditions, warn
 from harness.report.rows import Settings, better, changes, default_settings, digits, is_metric, settings, value
@@ -400,17 +400,15 @@ def as_table(table: TableResult, results: Results) -> Table:
     tests: dict[str, Tested | None] = {}
     cells = []
     for column in columns:
-        figures, direction = _figures(table.rows, column), better(column)
+        figures = _figures(table.rows, column)
         tests[column] = test = tested(table, column, figures, results)
-        best, second = marked(figures, direction) if direction else ([False] * len(figures),) * 2
-        cells.append(
-            [
-                Cell.of(figure, best=best[place], second=second[place], mark=test.marks.get(place, "") if test else "")
-                if row.method or figure.paper is not None
-                else Cell("")
-                for place, (row, figure) in enumerate(zip(table.rows, figures, strict=True))
-            ]
-        )
+        shown = [
+            figure if row.method or figure.paper is not None else None
+            for row, figure in zip(table.rows, figures, strict=True)
+        ]
+        marks = test.marks if test else {}
+        found = column_cells(shown, better(column))
+        cells.append([replace(cell, mark=marks.get(place, "")) for place, cell in enumerate(found)])
     texts = [[Cell(text) for text in _words(row)] for row in table.rows]
     blocks = [row.declared[0].stem.rpartition("/")[0] for row in table.rows]  # of rows named `block/row`
     return Table(

@@ -24,12 +24,12 @@ from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from harness.errors import DataError, UserError
 from harness.io.arrays import DAMAGED, load_array
 from harness.io.files import parse_json, read_json, require_listed
-from harness.io.models import describe_faults
+from harness.io.models import Strict, describe_faults
 from harness.io.printable import printable
 from harness.runs.record import RunRecord, checked_record, find_records, per_row_file
 
@@ -53,11 +53,7 @@ Scores = dict[str, NDArray[np.float32]]
 """Per-row scores [M, len(ROWS)] by scorer, NaN where a metric was not measured; the empty name where there is one."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Trial(_Frozen):
+class Trial(Strict):
     """One trial of a sweep, measured on validation rows."""
 
     number: int
@@ -69,7 +65,7 @@ class Trial(_Frozen):
     seconds: float
 
 
-class Study(_Frozen):
+class Study(Strict):
     """A sweep, as far as a reader wants to see it."""
 
     name: str
@@ -108,7 +104,7 @@ def shown_space(space: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {key: given[key] for key in shown if given.get(key) is not None} for name, given in space.items()}
 
 
-class Neighbour(_Frozen):
+class Neighbour(Strict):
     """A label that shares train rows with another."""
 
     label: str
@@ -116,7 +112,7 @@ class Neighbour(_Frozen):
     """Of the rows of the example that have this label too."""
 
 
-class Example(_Frozen):
+class Example(Strict):
     """A label with those it occurs with most."""
 
     label: str
@@ -124,7 +120,7 @@ class Example(_Frozen):
     neighbours: list[Neighbour]
 
 
-class Neighbours(_Frozen):
+class Neighbours(Strict):
     """Label co-occurrence on one dataset; labels by their ids, so that no text leaves the workspace."""
 
     dataset: str

@@ -13,7 +13,7 @@ d           not recorded
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import pandas as pd
@@ -61,7 +61,14 @@ def _usual(method: str, dataset: str, encoder: str) -> Settings | None:
 
 def settings(config: dict[str, Any]) -> Settings:
     """What decides the outcome of a run, its encoder included, by dotted key."""
-    own = decisive(config) | {"encoder": config["encoder"]}
+    return dict(_settings(json.dumps(config)))
+
+
+@lru_cache(maxsize=4096)
+def _settings(config: str) -> Settings:
+    """Of a config as JSON: a report asks for those of each run in every table and figure."""
+    recorded = json.loads(config)
+    own = decisive(recorded) | {"encoder": recorded["encoder"]}
     own.pop("evaluate")  # tables have runs on test rows alone
     return own
 

@@ -17,14 +17,13 @@ from harness.io.files import write_bytes
 from harness.io.progress import progress
 from harness.report.claims import Findings
 from harness.report.documents import COMPARISON, Document, documents
-from harness.report.figures import FIGURES, Drawing, Missing, draw_all
+from harness.report.figures import FIGURES, Drawing, Missing, draw_figure
 from harness.report.figures.drawing import figure_stem
-from harness.report.figures.style import png_facts
+from harness.report.figures.style import png_metadata
 from harness.report.findings import FINDINGS, STANDINGS, findings_page, standings_page
 from harness.report.page import build_page, page_data
-from harness.report.render import render_template
 from harness.report.results import Results
-from harness.report.tables import FORMATS, as_markdown, render
+from harness.report.tables import FORMATS, as_markdown, render, render_template
 from harness.runs.record import is_trial
 from harness.settings.published import MATRIX
 
@@ -50,9 +49,9 @@ def drawings(results: Results) -> dict[str, list[Drawing | Missing]]:
     found: dict[str, list[Drawing | Missing]] = {}
     with progress("figures", len(wanted), "figures") as advance:
         for dataset, figure in wanted:
-            for drawn in draw_all(results, dataset, [figure]):
-                if dataset == names[0] or isinstance(drawn, Drawing):
-                    found.setdefault(dataset, []).append(drawn)
+            drawn = draw_figure(figure, results, dataset)
+            if dataset == names[0] or isinstance(drawn, Drawing):
+                found.setdefault(dataset, []).append(drawn)
             advance(1)
     return found
 
@@ -175,8 +174,8 @@ def _same(path: Path, content: bytes, *, exactly: bool = False) -> bool:
         return False
     before = path.read_bytes()
     if path.suffix == ".png" and before != content:
-        digest = png_facts(before)[2]
-        return bool(digest) and digest == png_facts(content)[2]
+        digest = png_metadata(before)[2]
+        return bool(digest) and digest == png_metadata(content)[2]
     if before == content or exactly:
         return before == content
     return _same_text(before.decode(errors="replace"), content.decode(errors="replace"))

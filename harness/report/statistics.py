@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from harness.data.card import CARD_FOLDER, DatasetCard, read_card
 from harness.errors import UserError
-from harness.io.models import read_model
+from harness.io.models import Strict, read_model
 from harness.report.cells import Cell, Figure, Table
 from harness.runs.record import RunRecord
 
@@ -31,11 +31,7 @@ COLUMNS: dict[Name, tuple[str, int]] = {
 """Heading and decimals of every figure."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class PrintedRow(_Frozen):
+class PrintedRow(Strict):
     """One dataset in a table of a paper."""
 
     label: str
@@ -43,11 +39,11 @@ class PrintedRow(_Frozen):
     """Name of its card; None if the data is not here."""
     results: dict[Name, float | None]
     """As printed; None for a dash."""
-    slips: dict[Name, str] = {}
+    slips: dict[Name, str] = Field(default={})
     """Figures that are wrong, and why."""
 
 
-class PrintedTable(_Frozen):
+class PrintedTable(Strict):
     """A paper's table of datasets; the file's stem is its name."""
 
     table: str
@@ -70,7 +66,9 @@ def statistics_table(records: Sequence[RunRecord], cards: Sequence[DatasetCard] 
         records: Oldest first; of several runs on a dataset the newest that has statistics counts.
         cards: Datasets to list; by default those of this repository. Generated ones are listed only if they were run.
     """
-    known = {card.name: card for card in (_shipped() if cards is None else cards)}
+    if cards is None:
+        cards = [read_card(path) for path in sorted(CARD_FOLDER.glob("*.yaml"))]
+    known = {card.name: card for card in cards}
     measured = {record.dataset["name"]: record for record in records if record.dataset.get("statistics")}
     printed = [read_printed(PRINTED_FOLDER / f"{name}.yaml") for name in ("thesis-2.1", "thesis-1.1")]
     rows_in_print: dict[str, PrintedRow] = {}
@@ -79,11 +77,11 @@ def statistics_table(records: Sequence[RunRecord], cards: Sequence[DatasetCard] 
     papers, ours, elsewhere = _order(known, set(measured), rows_in_print)
     sources = [printed[0].source, *(table.source.rpartition(", ")[2] for table in printed[1:])]
     names = [*papers, *ours, *elsewhere]
-    found = [_Dataset(name, known.get(name), measured.get(name), rows_in_print.get(name)) for name in names]
+    found = [_describe(name, known.get(name), measured.get(name), rows_in_print.get(name)) for name in names]
     return Table(
         title="Datasets: train rows, test rows, labels, and averages over train",
         columns=("dataset", "figures", *(heading for heading, _ in COLUMNS.values())),
-        rows=tuple(dataset.cells() for dataset in found),
+        rows=tuple(cells for cells, _ in found),
         caption=(
             "Measured by a run, or else the card's figure; X: no figure. In brackets: "
             f"{' or '.join(sources)}, with a question mark where it is, or likely is, wrong. "
@@ -92,7 +90,7 @@ def statistics_table(records: Sequence[RunRecord], cards: Sequence[DatasetCard] 
         words=2,
         id="thesis-2.1",
         breaks=(len(papers), len(papers) + len(ours)),
-        notes=tuple(note for dataset in found for note in dataset.notes()),
+        notes=tuple(note for _, notes in found for note in notes),
     )
 
 
@@ -107,54 +105,32 @@ def _order(
     return papers, ours, [name for name in printed if name not in {*papers, *ours}]
 
 
-def _shipped() -> list[DatasetCard]:
-    return [read_card(path) for path in sorted(CARD_FOLDER.glob("*.yaml"))]
-
-
-class _Dataset:
-    """One row: everything that is known about a dataset."""
-
-    def __init__(
-        self, name: str, card: DatasetCard | None, record: RunRecord | None, printed: PrintedRow | None
-    ) -> None:
-        own = record.dataset.get("title", name) if record else name
-        self.title: str = card.title if card else printed.label if printed else own
-        self._card, self._printed = card, printed
-        self._measured: dict[str, float] = record.dataset["statistics"] if record else {}
-
-    def cells(self) -> tuple[Cell, ...]:
-        origin = "measured" if self._measured else "card" if self._card else "not here"
-        return (Cell(self.title), Cell(origin), *(self._cell(name) for name in COLUMNS))
-
-    def notes(self) -> list[str]:
-        """What is wrong with figures of this dataset, one sentence each."""
-        told = []
-        for name, (heading, digits) in COLUMNS.items():
-            if self._misses(name):
-                ours, card = Figure(self._measured[name], digits=digits), Figure(self._expected(name), digits=digits)
-                told.append(f"{self.title} ({heading}): {ours.ours} measured, {card.ours} on the card.")
-            if self._printed and name in self._printed.slips:
-                told.append(f"{self.title} ({heading}), in the paper: {self._printed.slips[name]}.")
-        return told
-
-    def _cell(self, name: Name) -> Cell:
-        measured = self._measured.get(name)
-        printed = self._printed.results.get(name) if self._printed else None
+def _describe(
+    name: str, card: DatasetCard | None, record: RunRecord | None, printed: PrintedRow | None
+) -> tuple[tuple[Cell, ...], list[str]]:
+    """The row of a dataset, and a sentence for every figure of it that is wrong."""
+    measured: dict[str, float] = record.dataset["statistics"] if record else {}
+    own = record.dataset.get("title", name) if record else name
+    title = card.title if card else printed.label if printed else own
+    cells = [Cell(title), Cell("measured" if record else "card" if card else "not here")]
+    notes = []
+    for key, (heading, digits) in COLUMNS.items():
+        found, expected = measured.get(key), getattr(card.statistics, key) if card else None
+        slip = printed.slips.get(key) if printed else None
         figure = Figure(
-            mean=self._expected(name) if measured is None else measured,
-            n=0 if measured is None else 1,
-            paper=printed,
-            slip=bool(self._printed and name in self._printed.slips),
-            digits=COLUMNS[name][1],
+            mean=expected if found is None else found,
+            n=0 if found is None else 1,
+            paper=printed.results.get(key) if printed else None,
+            slip=slip is not None,
+            digits=digits,
         )
-        return Cell.of(figure, mark="≠" if self._misses(name) else "")
-
-    def _expected(self, name: Name) -> float | None:
-        value: float | None = getattr(self._card.statistics, name) if self._card else None
-        return value
-
-    def _misses(self, name: Name) -> bool:
-        expected, measured = self._expected(name), self._measured.get(name)
-        if self._card is None or expected is None or measured is None:
-            return False
-        return abs(measured / expected - 1) > self._card.statistics.slack(name)
+        missed = False
+        if card and found is not None and expected is not None:
+            missed = abs(found / expected - 1) > card.statistics.slack(key)
+        cells.append(Cell.of(figure, mark="≠" if missed else ""))
+        if missed:
+            on_card = Figure(expected, digits=digits)
+            notes.append(f"{title} ({heading}): {figure.ours} measured, {on_card.ours} on the card.")
+        if slip is not None:
+            notes.append(f"{title} ({heading}), in the paper: {slip}.")
+    return tuple(cells), notes

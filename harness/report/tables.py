@@ -1,25 +1,84 @@
-"""One `Table` in three forms: Markdown, LaTeX and CSV; the page has its own template.
+"""One `Table` as Markdown, LaTeX or CSV, and the templates of pages and tables; the HTML page has its own.
 
-Names and texts in it are other people's, so every form escapes for its own reader.
+Names and texts are other people's: in a template every value is escaped for the reader of its format unless it says
+`safe`. `templates/*.md.j2` have Jinja's usual signs, `*.tex.j2` has `<% %>` and `<< >>`, as braces are LaTeX's.
 
 Best is bold and second best underlined in all forms that people read. CSV is for programs: a column with figures
 becomes `mean`, `std`, `n`, `paper` and `difference`, which are numbers or empty.
 """
 
-import csv
-import io
 import re
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from harness.errors import unknown_name
 from harness.io.printable import printable
 from harness.report.cells import Cell, Figure, Table
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PACKAGES = ("array", "booktabs", "graphicx")
+"""What a LaTeX table needs; `in_document` makes a whole document."""
+_LINES = 48
+"""Lines of a LaTeX float; more would be too small to read on one page."""
 _FORMULA_SIGNS = {
     *"=+-@",
     *("\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}"),
     *("\N{FULLWIDTH HYPHEN-MINUS}", "\N{FULLWIDTH COMMERCIAL AT}"),
 }
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+
+
+def as_markdown(table: Table) -> str:
+    """GitHub-flavoured Markdown; it has no rules between rows."""
+    return render_template("table.md.j2", table=table)
+
+
+def as_latex(table: Table) -> str:
+    """A table, in several floats of one number where it is too long for a page; the last one has the notes."""
+    return render_template("table.tex.j2", parts=table.parts(_LINES), packages=",".join(PACKAGES))
+
+
+def as_csv(tables: list[Table]) -> str:
+    """Comma-separated values with the columns of all tables, the title of each row's table first.
+
+    A table without such a column leaves it empty. A column with marks, or with figures that the paper has wrong, has a
+    column of them beside it.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, str]] = []
+    for table in tables:
+        columns = [_csv_column(name, [row[place] for row in table.rows]) for place, name in enumerate(table.columns)]
+        for number in range(len(table.rows)):
+            values = {csv_text(name): entries[number] for column in columns for name, entries in column.items()}
+            rows.append({"table": csv_text(table.title), **values})
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["table"])
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+FORMATS = ("md", "tex", "csv")
+
+
+def render(tables: list[Table], form: str) -> str:
+    """All tables in one of `FORMATS`."""
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    if form == "csv":
+        return as_csv(tables)
+    return "\n".join(map(as_markdown if form == "md" else as_latex, tables))
+
+
+def in_document(fragments: Iterable[str]) -> str:
+    """A LaTeX document of its own around what `as_latex` made, every table on pages of its own."""
+    return render_template("document.tex.j2", pages=list(fragments), packages=",".join(PACKAGES))
+
+
+# -- CSV
 
 
 def csv_text(text: str) -> str:
@@ -33,69 +92,25 @@ def csv_text(text: str) -> str:
     return f"'{text}" if formula else text
 
 
-def as_markdown(table: Table) -> str:
-    """GitHub-flavoured Markdown; it has no rules between rows."""
-    from harness.report.render import render_template
-
-    return render_template("table.md.j2", table=table)
-
-
-def as_latex(table: Table) -> str:
-    """LaTeX, see `harness.report.latex`."""
-    from harness.report import latex
-
-    return latex.as_latex(table)
-
-
-def as_csv(table: Table) -> str:
-    """Comma-separated values, the table's title in the first column.
-
-    A column with marks, or with figures that the paper has wrong, has a column of them beside it.
-    """
-    return joined_csv([table])
-
-
-def joined_csv(tables: list[Table]) -> str:
-    """Several tables as one, with the columns of all; a table that has no such column leaves it empty."""
-    rows: list[dict[str, str]] = []
-    for table in tables:
-        columns = [_csv_column(name, [row[place] for row in table.rows]) for place, name in enumerate(table.columns)]
-        for number in range(len(table.rows)):
-            entries = [pair for names, values in columns for pair in zip(names, values[number], strict=True)]
-            rows.append({"table": csv_text(table.title), **dict(entries)})
-    heads = list(dict.fromkeys(name for row in rows for name in row)) or ["table"]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([csv_text(name) for name in heads])
-    writer.writerows([[row.get(name, "") for name in heads] for row in rows])
-    return stream.getvalue()
-
-
-def _csv_column(name: str, entries: list[Cell]) -> tuple[list[str], list[list[str]]]:
-    """The names that a column of the table has in the file, and for each row its values."""
-    names, values = [name], [[csv_text(entry.main)] for entry in entries]
-    if any(entry.figure is not None for entry in entries):
-        names = [f"{name} {part}" for part in ("mean", "std", "n", "paper", "difference")]
-        values = [_numbers(entry) for entry in entries]
-    if any(entry.figure is not None and entry.figure.slip for entry in entries):
-        names.append(f"{name} slip")
-        values = [
-            [*row, "yes" if entry.figure and entry.figure.slip else ""]
-            for row, entry in zip(values, entries, strict=True)
-        ]
-    if any(entry.mark for entry in entries):
-        names.append(f"{name} mark")
-        values = [[*row, csv_text(entry.mark)] for row, entry in zip(values, entries, strict=True)]
-    return names, values
-
-
-def _numbers(entry: Cell) -> list[str]:
-    """Mean, std, n, paper, difference; words in a column of figures stand in place of the mean."""
-    figure = entry.figure
-    if figure is None:
-        return [csv_text(entry.text), "", "", "", ""]
-    ours = [_number(value, figure) for value in (figure.mean, figure.std)]
-    return [*ours, str(figure.n), *(_number(value, figure) for value in (figure.paper, figure.difference))]
+def _csv_column(name: str, cells: list[Cell]) -> dict[str, list[str]]:
+    """A column of the table as columns of the file; words among figures stand in place of the mean."""
+    figures = [cell.figure for cell in cells]
+    found = {name: [csv_text(cell.main) for cell in cells]}
+    if any(figures):
+        found = {
+            f"{name} mean": [
+                _number(one.mean, one) if one else csv_text(cell.text) for cell, one in zip(cells, figures, strict=True)
+            ],
+            f"{name} std": [_number(one.std, one) if one else "" for one in figures],
+            f"{name} n": [str(one.n) if one else "" for one in figures],
+            f"{name} paper": [_number(one.paper, one) if one else "" for one in figures],
+            f"{name} difference": [_number(one.difference, one) if one else "" for one in figures],
+        }
+    if any(one and one.slip for one in figures):
+        found[f"{name} slip"] = ["yes" if one and one.slip else "" for one in figures]
+    if any(cell.mark for cell in cells):
+        found[f"{name} mark"] = [csv_text(cell.mark) for cell in cells]
+    return found
 
 
 def _number(value: float | None, figure: Figure) -> str:
@@ -105,11 +120,60 @@ def _number(value: float | None, figure: Figure) -> str:
     return str(round(value)) if figure.digits == 0 else repr(round(value, 6) + 0.0)
 
 
-FORMATS = {"md": as_markdown, "tex": as_latex, "csv": as_csv}
+# -- templates
 
 
-def render(tables: list[Table], form: str) -> str:
-    """All tables in one of `FORMATS`."""
-    if form not in FORMATS:
-        raise unknown_name("format", form, FORMATS)
-    return joined_csv(tables) if form == "csv" else "\n".join(FORMATS[form](table) for table in tables)
+def render_template(name: str, **values: Any) -> str:
+    """A page or table from the template of that name."""
+    form = name.split(".")[-2]
+    return _environment(form).get_template(name).render(**values)
+
+
+@cache
+def _environment(form: str) -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    signs: dict[str, str] = {}
+    escape: Callable[[str], str] = markdown_text
+    filters: dict[str, Callable[..., str]] = {"sentence": markdown_sentence, "code": markdown_code}
+    if form == "tex":
+        from harness.report.latex import column_types, latex_text
+
+        escape, filters = latex_text, {"column_types": lambda table: _safe(column_types(table))}
+        signs = {"block_start_string": "<%", "block_end_string": "%>", "comment_start_string": "<#"}
+        signs |= {"comment_end_string": "#>", "variable_start_string": "<<", "variable_end_string": ">>"}
+    environment = Environment(
+        loader=PackageLoader("harness.report"),
+        autoescape=True,  # what `finalize` has not made safe would be escaped as HTML
+        finalize=lambda value: value if isinstance(value, Markup) else _safe(escape(str(value))),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **signs,  # type: ignore[arg-type]
+    )
+    environment.filters.update(filters)
+    return environment
+
+
+def _safe(text: str) -> Markup:
+    """Text that was escaped for its reader."""
+    return Markup(text)  # noqa: S704
+
+
+def markdown_text(text: str) -> str:
+    """Escape text so that Markdown shows it as it is, on one line."""
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(printable(text).split()))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def markdown_sentence(text: str) -> str:
+    """A sentence that begins a line: escaped where it would read as an item of a list."""
+    return _safe(re.sub(r"^(\d*)([-+.)])", r"\1\\\2", markdown_text(text)))
+
+
+def markdown_code(text: str) -> str:
+    """Text as a span of code, whatever is in it."""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return _safe(f"{fence}{space}{' '.join(printable(text).split())}{space}{fence}")

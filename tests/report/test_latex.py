@@ -15,9 +15,10 @@ from pylatexenc import latex2text, latexwalker
 
 from harness.report.cells import Cell, Figure, Table
 from harness.report.documents import comparison
-from harness.report.latex import PACKAGES, as_latex, in_document, latex_text
+from harness.report.latex import latex_text
 from harness.report.results import read_records
 from harness.report.statistics import statistics_table
+from harness.report.tables import PACKAGES, as_latex, in_document
 
 REPORTS = Path(__file__).parents[2] / "reports"
 COMPILER = shutil.which("pdflatex")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UserError
 from harness.report.cells import Cell, Direction, Figure, Table, marked
-from harness.report.render import markdown_text
-from harness.report.tables import as_csv, as_markdown, csv_text, render
+from harness.report.tables import as_csv, as_markdown, csv_text, markdown_text, render
 
 HOSTILE = "=x_1 & 50% #<script>alert(1)</script> {y} $z ^~ \\ | `b` *c*"
 
@@ -128,7 +127,7 @@ def test_markdown() -> None:
 
 
 def test_csv_keeps_numbers() -> None:
-    header, *rows = csv.reader(io.StringIO(as_csv(a_table())))
+    header, *rows = csv.reader(io.StringIO(as_csv([a_table()])))
     assert header == [
         *["table", "method", "P@1 mean", "P@1 std", "P@1 n", "P@1 paper", "P@1 difference"],
         *["P@1 slip", "P@1 mark", "k"],
@@ -140,7 +139,7 @@ def test_csv_keeps_numbers() -> None:
 
 def test_csv_of_counts_is_whole() -> None:
     table = a_table(rows=((Cell("m"), Cell.of(Figure(294805.0, paper=294800.0, digits=0)), Cell("")),))
-    assert list(csv.reader(io.StringIO(as_csv(table))))[1][2:7] == ["294805", "", "0", "294800", "5"]
+    assert list(csv.reader(io.StringIO(as_csv([table]))))[1][2:7] == ["294805", "", "0", "294800", "5"]
 
 
 def test_csv_guards_text_and_lets_numbers_be() -> None:
@@ -177,7 +176,7 @@ def test_texts_are_inert_in_markdown_and_csv(text: str) -> None:
         bars = re.findall(r"(?<!\\)(?:\\\\)*\|", line)
         assert len(bars) == 4
     assert not re.search(r"<(?!/?ins>)", as_markdown(table))
-    rows = list(csv.reader(io.StringIO(as_csv(table), newline="")))
+    rows = list(csv.reader(io.StringIO(as_csv([table]), newline="")))
     assert {len(row) for row in rows} == {10}
     assert rows[1][1].removeprefix("'") == seen(text).removeprefix("'")
     assert not rows[1][1].strip().startswith(("=", "@")), "a formula"
