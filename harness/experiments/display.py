@@ -18,6 +18,7 @@ from harness.io.progress import clock, terminal
 if TYPE_CHECKING:
     from rich.console import Group
 
+RUNNING = ("running", "resumed")
 _STYLES = {
     "running": "cyan",
     "resumed": "cyan",
@@ -44,8 +45,7 @@ class Row:
 
     name: str
     status: str
-    """A word; `text` is printed whenever it or `attempt` changes."""
-    phase: Literal["waiting", "running", "ended"]
+    """`waiting`, one of `RUNNING`, or how it ended; `text` is printed whenever it or `attempt` changes."""
     cells: dict[str, str]
     """By column; `status` and `seconds` may be left out."""
     text: str
@@ -58,6 +58,16 @@ class Row:
     remark: str = ""
     log: Path | None = None
     """Whose last line is the remark while it runs."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs now."""
+        return self.status in RUNNING
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come of it."""
+        return not self.running and self.status != "waiting"
 
 
 class Display:
@@ -99,13 +109,13 @@ class Display:
         rows = self._rows()
         if self._live is not None or not rows:
             return
-        ended = sum(row.phase == "ended" for row in rows)
+        ended = sum(row.ended for row in rows)
         if self._shown is None and ended:
             self.say(f"{ended} of {len(rows)} {self._what} were done before")
-        before = self._shown or {row.name: (row.status, row.attempt) for row in rows if row.phase == "ended"}
+        before = self._shown or {row.name: (row.status, row.attempt) for row in rows if row.ended}
         self._shown = {row.name: (row.status, row.attempt) for row in rows}
         for row in rows:
-            if row.phase == "waiting" or before.get(row.name) == (row.status, row.attempt):
+            if row.status == "waiting" or before.get(row.name) == (row.status, row.attempt):
                 continue
             left = time_left(rows, self._workers, self._earlier)
             rest = f"; about {clock(left)} to go" if left else ""
@@ -144,7 +154,7 @@ class Display:
         room = terminal().height - _LINES_AROUND if self._open else len(rows)
         for row in window(rows, max(3, room)):
             cells = {"status": row.status, "seconds": "" if row.seconds is None else f"{row.seconds:.1f}", **row.cells}
-            remark = (tail(row.log) or [""])[-1] if row.log and row.phase == "running" else row.remark
+            remark = (tail(row.log) or [""])[-1] if row.log and row.running else row.remark
             shown = {name: Text(printable(cells.get(name, ""))) for name in self._columns}
             shown["status"].stylize(_STYLES.get(row.status, ""))
             table.add_row(*shown.values(), Text(printable(remark)))
@@ -152,7 +162,7 @@ class Display:
 
     def _totals(self, rows: Sequence[Row]) -> str:
         """Counts, time spent, time left."""
-        counts = Counter("running" if row.phase == "running" else row.status for row in rows)
+        counts = Counter("running" if row.running else row.status for row in rows)
         parts = [f"{counts['done']}/{len(rows)} done"]
         parts += [f"{counts[status]} {status}" for status in _COUNTED if counts[status]]
         parts += [extra] if (extra := self._summary()) else []
@@ -166,7 +176,7 @@ def window(rows: Sequence[Row], room: int) -> Sequence[Row]:
     """Return as many rows as there is room for: those around what is running."""
     if len(rows) <= room:
         return rows
-    active = next((place for place, row in enumerate(rows) if row.phase != "ended"), len(rows))
+    active = next((place for place, row in enumerate(rows) if not row.ended), len(rows))
     first = max(0, min(active, len(rows) - room + 2) - 2)
     return rows[first : first + room]
 
@@ -180,12 +190,12 @@ def time_left(rows: Sequence[Row], workers: int, earlier: Sequence[tuple[Alike, 
             spent.setdefault(like, []).append(seconds)
     busy: list[float] = []
     waiting: list[float] = []
-    for row in (row for row in rows if row.phase != "ended"):
+    for row in (row for row in rows if not row.ended):
         known = next((spent[like] for like in row.alike if like in spent), None)
         if known is None:
             return None
         usual = sum(known) / len(known)
-        if row.phase == "waiting":
+        if row.status == "waiting":
             waiting.append(usual)
         else:
             busy.append(max(0.0, usual - (row.seconds or 0.0)))

@@ -1,14 +1,14 @@
 """Jobs and the one runner: which processes run where, so many side by side, and what became of each.
 
-    work.next() -> Job -> engine.submit(job) -> handle ... handle.poll() -> work.ended(handle, code)
+    work.next() -> Job -> engine.submit(job, resources) -> handle ... handle.poll() -> work.ended(job, code)
 
 A bench is work whose jobs are runs of a list; a sweep is work whose jobs are workers that ask Optuna for trials.
 
-A job is plain data: a command line, its environment, its log, what it needs. The engine decides where it runs: here,
-in a process of this machine. An engine for Ray would start the same process in a task with `resources`, one for Slurm
-would make it an element of an array job; both need a file system that all nodes share, as logs and run folders are
-files. Retries are ours (the run store of a bench, the queue of a study), never the engine's, or a job would be repeated
-twice.
+A job is plain data: a command line, its input, its log. The engine decides where it runs and what it may use: here, a
+process of this machine with a share of its cores. An engine for Ray would start the same process in a task with
+`resources`, one for Slurm would make it an element of an array job; both need a file system that all nodes share, as
+logs and run folders are files. Retries are ours (the run store of a bench, the queue of a study), never the engine's,
+or a job would be repeated twice.
 """
 
 import os
@@ -17,9 +17,8 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, Self
@@ -60,9 +59,6 @@ class Job:
     order: bytes | None = None
     """One line for its standard input; None for no input. The engine keeps that pipe open as long as its own process
     lives: a job that reads to its end knows that nobody waits for it any more."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to that of this process."""
-    resources: Resources = Resources()
     holds: tuple[int, ...] = ()
     """Open files that a local process inherits, so that a lock lasts as long as the job does."""
 
@@ -91,22 +87,22 @@ class Handle(Protocol):
 class Engine(Protocol):
     """Runs jobs."""
 
-    def submit(self, job: Job) -> Handle:
-        """Start a job; raises `OSError` if that is not possible now."""
-        ...
-
     def share(self, workers: int) -> Resources:
         """Return the resources of one of so many jobs side by side."""
+        ...
+
+    def submit(self, job: Job, resources: Resources) -> Handle:
+        """Start a job; raises `OSError` if that is not possible now."""
         ...
 
 
 class LocalProcess:
     """A process of this machine, in a group of its own: Ctrl-C reaches it only through whoever started it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        threads = {} if job.resources.cores is None else {"OMP_NUM_THREADS": str(job.resources.cores)}
+        threads = {} if resources.cores is None else {"OMP_NUM_THREADS": str(resources.cores)}
         with ExitStack() as files:
             errors = files.enter_context(job.log.open("wb"))
             self._process = subprocess.Popen(
@@ -114,11 +110,11 @@ class LocalProcess:
                 stdin=subprocess.DEVNULL if job.order is None else subprocess.PIPE,
                 stdout=files.enter_context(job.output.open("wb")) if job.output else errors,
                 stderr=errors,
-                env={**os.environ, **threads, **job.environment},
+                env={**os.environ, **threads},
                 process_group=0,
                 pass_fds=job.holds,
             )
-        if job.order is not None and self._process.stdin is not None:
+        if self._process.stdin is not None and job.order is not None:
             with suppress(BrokenPipeError):  # it died at once; its exit code says so
                 self._process.stdin.write(job.order + b"\n")
                 self._process.stdin.flush()
@@ -131,7 +127,7 @@ class LocalProcess:
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
         code = self._process.poll()
-        if code is not None and self.job.order is not None and self._process.stdin is not None:
+        if code is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
         return code
@@ -151,15 +147,15 @@ class LocalProcess:
 class LocalEngine:
     """Processes of this machine, which share its cores."""
 
-    def submit(self, job: Job) -> LocalProcess:
-        """Start a process."""
-        return LocalProcess(job)
-
     def share(self, workers: int) -> Resources:
         """Divide the cores; one worker alone is left as `run` would be."""
         if workers == 1:
             return Resources()
         return Resources(cores=min(max(1, available_cores() // workers), computing_threads()))
+
+    def submit(self, job: Job, resources: Resources) -> LocalProcess:
+        """Start a process."""
+        return LocalProcess(job, resources)
 
 
 def why_ended(code: int, log: Path) -> str:
@@ -176,12 +172,15 @@ def why_ended(code: int, log: Path) -> str:
 class Work(ABC):
     """What is to be done by jobs, and what becomes of it."""
 
+    runner: "Runner"
+    display: Display
+
     @abstractmethod
     def next(self) -> Job | None:
         """Return a job to start now, None if there is none at the moment."""
 
     @abstractmethod
-    def ended(self, handle: Handle, code: int) -> None:
+    def ended(self, job: Job, code: int) -> None:
         """Judge a job that has ended."""
 
     @abstractmethod
@@ -196,9 +195,8 @@ class Work(ABC):
     def dropped(self, job: Job) -> object:
         """Take note of a job that was killed after a fault of our own."""
 
-    def begin(self, runner: "Runner") -> None:
+    def begin(self) -> None:  # noqa: B027
         """Prepare; called once, when signals are noted already."""
-        self.runner = runner
 
     def look(self) -> None:  # noqa: B027
         """Do what has to be done regularly; called several times a second."""
@@ -211,11 +209,13 @@ class Work(ABC):
 
 
 class Runner:
-    """Runs the jobs of some work until it is over or somebody says stop."""
+    """Runs the jobs of some work, so many at a time, until it is over or somebody says stop."""
 
-    def __init__(self, work: Work, engine: Engine, display: Display, workers: int) -> None:
-        self._work, self._engine, self._display, self._workers = work, engine, display, workers
+    def __init__(self, work: Work, workers: int, engine: Engine | None = None) -> None:
+        self._work, self._workers, self._engine = work, workers, engine or LocalEngine()
+        self._share = self._engine.share(workers)
         self._interrupts = Interrupts()
+        work.runner = self
         self.running: list[Handle] = []
         self._deadline: float | None = None
         """When jobs that were told to stop are killed."""
@@ -233,9 +233,9 @@ class Runner:
     def run(self) -> signal.Signals | None:
         """Run everything; returns the signal that cut this short, if one did."""
         error: BaseException | None = None
-        with self._display, self._interrupts:
+        with self._work.display, self._interrupts:
             try:
-                self._work.begin(self)
+                self._work.begin()
                 self._forward()
                 self._work.look()
                 while self.running or not (self.stopping or self._work.over()):
@@ -266,7 +266,7 @@ class Runner:
     def _start(self) -> None:
         while len(self.running) < self._workers and not self.stopping and (job := self._work.next()) is not None:
             try:
-                self.running.append(self._engine.submit(job))
+                self.running.append(self._engine.submit(job, self._share))
             except OSError as error:  # no memory for another process, no space for its log
                 self._work.not_started(job, error)
 
@@ -274,7 +274,7 @@ class Runner:
         """Tell the jobs what this process was told."""
         for number in self._interrupts.take():
             count = len(self.running)
-            self._display.say(f"{number.name}: waiting for what runs ({count}) to save; once more to hurry")
+            self._work.display.say(f"{number.name}: waiting for what runs ({count}) to save; once more to hurry")
             self.stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         if self._deadline is not None and time.monotonic() > self._deadline:
             for handle in self.running:
@@ -284,7 +284,7 @@ class Runner:
         for handle in list(self.running):
             if (code := handle.poll()) is not None:
                 self.running.remove(handle)
-                self._work.ended(handle, code)
+                self._work.ended(handle.job, code)
 
 
 class Interrupts:

@@ -24,7 +24,7 @@ from harness.report.documents import COMPARISON, STATISTICS, TESTS
 from harness.report.results import Study, read_studies, shown_space
 from harness.report.rows import changes, default_settings
 from harness.settings.identity import decisive, marked
-from harness.settings.layers import Layer, merge
+from harness.settings.layers import Layer, flat, merge
 from harness.settings.method import METHOD_FOLDER, load_method
 from harness.settings.published import PUBLISHED_FOLDER, TUNED_FOLDER
 from harness.settings.schema import NAME, Settings
@@ -148,7 +148,7 @@ class Tuning(Settings):
             encoder=row.settings.get("encoder"),
             over=row.over,
             objective=",".join(self.objectives),
-            settings=tuple(_words(fixed)),
+            settings=tuple(f"{key}={format_flow(value)}" for key, value in flat(fixed).items()),
             study=self.study(row, dataset),
             track=track,
             points=self.found_elsewhere(row, dataset, studies),
@@ -304,12 +304,3 @@ def _rounded(point: Mapping[str, Any], space: Space) -> dict[str, Any]:
             low, high = ends_of(space[name])
             found[name] = min(max(float(f"{value:.{_DIGITS}g}"), low), high)
     return found
-
-
-def _words(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Nested settings as `--set` takes them."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _words(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={format_flow(value)}"

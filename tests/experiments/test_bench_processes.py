@@ -1,6 +1,6 @@
 """How a bench treats processes that fail, die, hang or are told to stop.
 
-A small script stands in for `harness run`, which needs seconds to import torch; one test goes through the real thing
+A small script stands in for `harness run`, which needs seconds to import torch; one test trains in forked processes,
 from kill to comparison.
 """
 
@@ -143,22 +143,6 @@ os.rename({str(folder.with_name(".half"))!r}, {str(folder)!r})
     assert (rows[0]["run_id"], rows[0]["attempt"]) == (record.run_id, None)
 
 
-def stop_when_saved(runs: Path, folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Lets processes that start from now on stop themselves once there is a checkpoint."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(f"""
-import os, pathlib, signal, threading, time
-
-def watch():
-    while not any(pathlib.Path({str(runs)!r}).glob("*/checkpoints/step-*")):
-        time.sleep(0.001)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-threading.Thread(target=watch, daemon=True).start()
-""")
-    patch.setenv("PYTHONPATH", str(folder))
-
-
 def hold_behind(step: int, patch: pytest.MonkeyPatch) -> None:
     """Lets trainings stand still behind a step until they are told to stop."""
     from harness.train.loop import Training
@@ -175,12 +159,11 @@ def hold_behind(step: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_from_kill_and_ctrl_c_to_comparison(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """faults 1, 5, 6 and 70: what was cut off twice ends as if it never had been.
 
-    The first run is the real command, the others are forked, because each command imports torch for seconds. They stand
-    still until the signal is there: a watcher that comes late would find them done.
+    The runs stand still until the signal is there: a watcher that comes late would find them done.
     """
     settings = ["epochs=8", "batch_size=60", "lr_heads=1e-3", "checkpoint.min_seconds=0", "ks=[1, 5]"]
     given = [*(f"depsl:{setting}" for setting in settings[:3]), *settings[3:]]
@@ -198,8 +181,9 @@ def test_from_kill_and_ctrl_c_to_comparison(
         (lock,) = runs.glob(".*-depsl-*.lock")
         os.kill(read_json(lock)["pid"], signal.SIGKILL)
 
+    fork_jobs(monkeypatch, run_in_fork)
     with monkeypatch.context() as patch:
-        stop_when_saved(runs, tmp_path / "first", patch)
+        hold_behind(4, patch)  # an epoch has four steps, and a checkpoint
         watcher = when(steps, kill)
         depsl, zeroshot = answer(*matrix, capsys=capsys, code=1)
         watcher.join()
@@ -207,10 +191,9 @@ def test_from_kill_and_ctrl_c_to_comparison(
     assert depsl["reason"].startswith("ended by SIGKILL")
     assert statuses(*matrix, capsys=capsys) == ["resumable", "done"]
 
-    fork_jobs(monkeypatch, run_in_fork)
     saved = steps()
     with monkeypatch.context() as patch:
-        hold_behind(saved + 4, patch)  # an epoch has four steps, and a checkpoint
+        hold_behind(saved + 4, patch)
         watcher = when(lambda: steps() > saved, lambda: os.kill(os.getpid(), signal.SIGINT))
         assert call("bench", *matrix) == 130
         watcher.join()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from harness.experiments import display, jobs
 from harness.experiments.display import Display, Row, tail, time_left, window
-from harness.experiments.jobs import Handle, Job, LocalEngine, Resources, Runner, Work, why_ended
+from harness.experiments.jobs import Handle, Job, LocalEngine, LocalProcess, Resources, Runner, Work, why_ended
 from harness.io.progress import clock
 from tests.support.sweeps import alive
 from tests.support.tracked_runs import eventually
@@ -25,6 +25,10 @@ def job(folder: Path, script: str, name: str = "job", **more: object) -> Job:
     return Job(name, (sys.executable, "-S", "-c", script), folder / f"{name}.log", **more)  # type: ignore[arg-type]
 
 
+def begun(one: Job) -> LocalProcess:
+    return LocalEngine().submit(one, Resources())
+
+
 def ended(handle: Handle) -> int:
     eventually(lambda: handle.poll() is not None, pause=0.01)
     code = handle.poll()
@@ -32,11 +36,11 @@ def ended(handle: Handle) -> int:
     return code
 
 
-def test_a_job_has_its_environment_its_cores_and_its_log(tmp_path: Path) -> None:
-    script = "import os, sys; print(os.environ['OMP_NUM_THREADS'], os.environ['ONE']); sys.exit('error: no luck')"
-    one = job(tmp_path, script, output=tmp_path / "out", environment={"ONE": "1"}, resources=Resources(cores=3))
-    assert ended(LocalEngine().submit(one)) == 1
-    assert (tmp_path / "out").read_text() == "3 1\n"
+def test_a_job_has_its_cores_and_its_log(tmp_path: Path) -> None:
+    script = "import os, sys; print(os.environ['OMP_NUM_THREADS']); sys.exit('error: no luck')"
+    one = job(tmp_path, script, output=tmp_path / "out")
+    assert ended(LocalEngine().submit(one, Resources(cores=3))) == 1
+    assert (tmp_path / "out").read_text() == "3\n"
     assert why_ended(1, one.log) == "no luck"
     one.log.write_bytes(b"first\n\x1b[2Jlast\xff\n\n")
     assert tail(one.log)[-1].startswith("[2Jlast")
@@ -52,7 +56,7 @@ child = subprocess.Popen(["sleep", "60"])
 open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 time.sleep(60)
 """
-    handle = LocalEngine().submit(job(tmp_path, script))
+    handle = begun(job(tmp_path, script))
     eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), pause=0.01)
     family = [psutil.Process(handle.pid), psutil.Process(int((tmp_path / "pid").read_text()))]
     handle.kill()
@@ -64,7 +68,7 @@ time.sleep(60)
 
 def test_a_job_reads_its_order_and_sees_its_engine_go(tmp_path: Path) -> None:
     script = "import sys; line = sys.stdin.readline(); print(line.strip(), repr(sys.stdin.read()), flush=True)"
-    handle = LocalEngine().submit(job(tmp_path, script, order=b"go", output=tmp_path / "out"))
+    handle = begun(job(tmp_path, script, order=b"go", output=tmp_path / "out"))
     time.sleep(0.2)
     assert handle.poll() is None  # the pipe stays open
     assert handle._process.stdin is not None
@@ -87,6 +91,7 @@ class Listed(Work):
     """Work that is a list of jobs."""
 
     def __init__(self, *waiting: Job) -> None:
+        self.display = Display("jobs", (), list, workers=1)
         self.waiting, self.codes, self.most = list(waiting), dict[str, int](), 0
         self.closed: list[BaseException | None] = []
 
@@ -94,8 +99,8 @@ class Listed(Work):
         self.most = max(self.most, len(self.runner.running) + 1)
         return self.waiting.pop(0) if self.waiting else None
 
-    def ended(self, handle: Handle, code: int) -> None:
-        self.codes[handle.job.name] = code
+    def ended(self, job: Job, code: int) -> None:
+        self.codes[job.name] = code
 
     def over(self) -> bool:
         return not self.waiting
@@ -110,15 +115,11 @@ class Listed(Work):
         self.closed.append(error)
 
 
-def runner(work: Work, workers: int = 2) -> Runner:
-    return Runner(work, LocalEngine(), Display("jobs", (), list, workers=workers), workers)
-
-
 def test_the_runner_runs_so_many_side_by_side_and_tells_every_end(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     work = Listed(*(job(tmp_path, f"raise SystemExit({code})", f"job-{code}") for code in range(4)))
     work.waiting.append(Job("lost", ("true",), tmp_path / "file" / "log"))  # its log cannot be written
-    assert runner(work).run() is None
+    assert Runner(work, 2).run() is None
     assert work.codes == {"job-0": 0, "job-1": 1, "job-2": 2, "job-3": 3, "lost": -99}
     assert (work.most, work.closed) == (2, [None])
 
@@ -131,7 +132,7 @@ def test_a_fault_of_ours_leaves_no_job_behind(tmp_path: Path) -> None:
 
     work = Faulty(job(tmp_path, "import time; time.sleep(60)"))
     with pytest.raises(KeyError, match="ours"):
-        runner(work).run()
+        Runner(work, 2).run()
     assert work.codes == {"job": -1}
 
 
@@ -163,7 +164,7 @@ time.sleep(60)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        assert runner(work, 1).run() == number
+        assert Runner(work, 1).run() == number
         thread.join()
         assert signal.getsignal(number) == handler
     finally:
@@ -174,10 +175,9 @@ time.sleep(60)
 
 
 def row(name: str, status: str = "done", seconds: float | None = None, alike: str = "", **more: object) -> Row:
-    phases = {"waiting": "waiting", "running": "running"}
     likes = (("same", alike), "any")
     metadata = {"seconds": seconds, "alike": likes, "counts": status == "done", **more}
-    return Row(name, status, phases.get(status, "ended"), {"method": name}, f"{name}: {status}", **metadata)  # type: ignore[arg-type]
+    return Row(name, status, {"method": name}, f"{name}: {status}", **metadata)  # type: ignore[arg-type]
 
 
 def test_time_left_is_judged_by_the_like() -> None:

@@ -275,8 +275,8 @@ def test_trials_of_another_machine_are_waited_for(
     plan, study, _ = begun(trials=2)
     trial_id = claim(study, plan, "elsewhere:1:a")
     with sqlite3.connect(plan.folder / "study.db") as connection:
-        connection.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-19 seconds')")
-    assert call(*SWEEP, "--trials", "2", "--heartbeat", "1", "--grace", "20") == 0
+        connection.execute("UPDATE trial_heartbeats SET heartbeat = datetime('now', '-5 seconds')")
+    assert call(*SWEEP, "--trials", "2", "--heartbeat", "1", "--grace", "6") == 0
     assert "trial 0 was lost; it waits again (attempt 2)" in capsys.readouterr().err
     assert study._storage.get_trial(trial_id or 0).state == TrialState.FAIL
     assert states(study) == ["FAIL", "COMPLETE", "COMPLETE"]

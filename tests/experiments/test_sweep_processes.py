@@ -1,4 +1,4 @@
-"""Sweeps with real workers: killed, stopped, interrupted, and on several machines."""
+"""Sweeps whose workers train: killed, stopped and interrupted; forked, because torch takes seconds to import."""
 
 import dataclasses
 import json
@@ -29,9 +29,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(Results, "draw", lambda results: [])  # takes seconds, and is looked at elsewhere
+    fork_jobs(monkeypatch, lambda words: worker.main())
 
 
 def waiting_signals(pid: int) -> int:
@@ -47,9 +48,9 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 
 def test_workers_that_are_killed_lose_nothing(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], account: Account
+    workspace: Path, capsys: pytest.CaptureFixture[str], account: Account
 ) -> None:
-    """fault 15: re-queued once, with the same point, and continued from the checkpoint; forked, as below"""
+    """fault 15: re-queued once, with the same point, and continued from the checkpoint"""
     folder, killed, epochs = workspace / "studies" / "small", [], []
 
     def kill_two() -> None:
@@ -59,7 +60,6 @@ def test_workers_that_are_killed_lose_nothing(
             killed.append((pid, run))
             epochs.append(saved)
 
-    fork_jobs(monkeypatch, lambda words: worker.main())
     killer = in_background(kill_two)
     words = ["--trials", "4", "--workers", "2", "--set", "epochs=6", "--json"]
     assert call(*SWEEP, *words) == 0
@@ -118,7 +118,7 @@ def epochs_by_attempt(run: Path) -> list[list[int]]:
 
 
 def test_a_worker_that_misses_its_heartbeat_lives_on(tmp_path: Path, account: Account) -> None:
-    """fault 17: SIGSTOP in the midst of a trial, for twice the grace period; forked, because torch takes seconds"""
+    """fault 17: SIGSTOP in the midst of a trial, for twice the grace period"""
     timing = Timing(heartbeat=1, grace=1)
     plan, study, group = begun(timing, trials=2, settings=(*SETTINGS, "epochs=8"))
     order = {"plan": plan.as_dict(), "group": group, "worker": "the only one"}

@@ -11,7 +11,6 @@ import pytest
 from optuna.trial import TrialState
 
 from harness.errors import UserError
-from harness.experiments.jobs import LocalEngine
 from harness.experiments.sweep import Plan, Timing, plan_from
 from harness.experiments.sweep.results import Results
 from harness.experiments.sweep.run import Sweep
@@ -252,7 +251,7 @@ def test_what_another_search_found_is_not_drawn_again() -> None:
 def test_a_trial_is_printed_once_its_whole_point_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     """Optuna stores a point value by value; a line in between would show half of it, and is not printed twice."""
     plan, study, group = begun(trials=1)
-    number, sweep = claim(study, plan, "w"), Sweep(plan, study, group, 1, LocalEngine())
+    number, sweep = claim(study, plan, "w"), Sweep(plan, study, group, 1)
     assert number is not None
     trial = optuna.Trial(study, number)
     for name, given in plan.space.items():

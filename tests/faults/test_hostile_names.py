@@ -222,7 +222,7 @@ def _damaged_record(folder: Path) -> None:
 
 
 DISPLAY = Display(
-    "cells", ("method", "status"), lambda: [Row("a", "failed", "ended", {}, "a: failed", remark=STEERING)], workers=1
+    "cells", ("method", "status"), lambda: [Row("a", "failed", {}, "a: failed", remark=STEERING)], workers=1
 )
 """With one cell or trial that has failed."""
 

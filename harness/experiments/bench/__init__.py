@@ -18,7 +18,6 @@ from harness.settings.schema import RunConfig
 
 Status = Literal["waiting", "running", "resumed", "done", "failed", "stopped", "running elsewhere"]
 """`resumed` is running too, from where an earlier process stopped; `stopped` ended because the bench did."""
-RUNNING = ("running", "resumed")
 METRICS = ("P@1", "P@5", "PSP@5")
 """Shown while a bench runs."""
 

@@ -12,16 +12,18 @@ from harness.data.prepare import resolve
 from harness.errors import MissingDataError, UserError, unknown_name
 from harness.experiments.bench import Cell, Request
 from harness.experiments.bench.store import key_of
+from harness.experiments.request import encoder_weights, listed, override_layer
 from harness.machine.device import choose_device
-from harness.model import check_encoder, is_folder
+from harness.model import check_encoder
 from harness.run import resolve_config
 from harness.runs.metadata import describe, recorded
-from harness.settings.layers import Layer, merge, parse_override, route_parameters
+from harness.settings.layers import Layer, merge, route_parameters
 from harness.settings.method import load_method, methods
 from harness.settings.schema import RunConfig
 from harness.train.inputs import hold_out
 
 _OWN_OPTIONS = {"method": "--methods", "dataset": "--datasets", "seed": "--seeds"}
+_ON_TEST_ROWS = "a bench compares figures of test rows; settings are searched by `sweep`"
 _HINT = "a setting for one method alone carries its name: --set unidec:beta=3"
 
 Pair = tuple[str, str]
@@ -200,23 +202,16 @@ def setting_layers(request: Request, chosen: list[str], faults: Faults) -> dict[
     """What was given on the command line, for each method."""
     layers: dict[str, list[Layer]] = {method: [] for method in chosen}
     for text in request.settings:
-        key = text.partition("=")[0]
-        method, _, rest = text.partition(":") if ":" in key else ("", "", text)
+        method = text.partition("=")[0].rpartition(":")[0]
         try:
-            values = parse_override(rest)
-            if own := _OWN_OPTIONS.get(next(iter(values))):
-                raise UserError(f"--set {text}: in a bench this is what {own} is for")
-            if "evaluate" in values:
-                raise UserError(
-                    f"--set {text}: a bench compares figures of test rows; settings are searched by `sweep`"
-                )
+            layer = override_layer(text, "bench", _OWN_OPTIONS, _ON_TEST_ROWS, method)
             if method and method not in chosen:
                 raise UserError(f"--set {text}: {method} is not among the methods of this bench ({', '.join(chosen)})")
         except UserError as error:
             faults.add(error)
             continue
         for name in [method] if method else chosen:
-            layers[name].append(Layer(f"--set {text}", values))
+            layers[name].append(layer)
     if request.encoder is not None:
         try:
             check_encoder(request.encoder, {})
@@ -241,22 +236,8 @@ def _draft(wanted: Wanted) -> tuple[RunConfig, dict[str, Any]]:
     return config, given
 
 
-def encoder_weights(config: RunConfig) -> str | None:
-    """The hash of a model folder's files; None for an encoder that is known by its name."""
-    if not is_folder(config.encoder):
-        return None
-    from harness.model.encoders.pretrained import find
-
-    return find(config.encoder, pooling=config.encoder_options.get("pooling")).identity
-
-
 def _cell(config: RunConfig, given: dict[str, Any], seed: int, data: dict[str, Any], variant: str) -> Cell:
     config = config.model_copy(update={"seed": seed})
     key = key_of(recorded(config), data, metrics.METRIC_VERSION, data["weights"])
     name = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{config.method[:24]}-{data['name'][:32]}-s{seed}-{key[:8]}")
     return Cell(config, given, key, name, data["name"], variant)
-
-
-def listed(text: str) -> list[str]:
-    """The words of a list with commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]

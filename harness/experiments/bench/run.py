@@ -27,10 +27,10 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from harness.errors import Terminated, UserError
-from harness.experiments.bench import METRICS, RUNNING, Cell, Request, State, log_path
+from harness.experiments.bench import METRICS, Cell, Request, State, log_path
 from harness.experiments.bench.store import Found, RunStore, key_of
-from harness.experiments.display import Alike, Display, Row
-from harness.experiments.jobs import REFUSED, Engine, Handle, Job, LocalEngine, Runner, Work, why_ended
+from harness.experiments.display import RUNNING, Alike, Display, Row
+from harness.experiments.jobs import REFUSED, Job, Runner, Work, why_ended
 from harness.io.files import write_json, write_text
 from harness.io.private import without_paths
 from harness.report.cells import Table
@@ -49,14 +49,11 @@ _NAME_WIDTH = 80
 class Bench(Work):
     """The cells of a bench as work for the runner; `states` say what became of each."""
 
-    def __init__(
-        self, states: list[State], store: RunStore, groups: "GroupRuns", *, workers: int, track: str, engine: Engine
-    ) -> None:
+    def __init__(self, states: list[State], store: RunStore, groups: "GroupRuns", *, workers: int, track: str) -> None:
         self._states, self._store, self._groups, self._track = states, store, groups, track
         self._waiting = deque(state for state in states if state.status == "waiting")
         self._running: dict[str, State] = {}
         self._locks: dict[str, FileLock] = {}
-        self._share = engine.share(workers)
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
         earlier = store.finished()
         self._known = {record.run_id for record in earlier}
@@ -70,9 +67,8 @@ class Bench(Work):
         """The cells for the display."""
         return [self._row(state) for state in self._states]
 
-    def begin(self, runner: Runner) -> None:
+    def begin(self) -> None:
         """Show what was done before."""
-        super().begin(runner)
         self.display.refresh()
 
     def next(self) -> Job | None:
@@ -91,10 +87,10 @@ class Bench(Work):
         state.status, state.reason = "failed", f"could not be started: {error.strerror or error}"
         self._changed(state)
 
-    def ended(self, handle: Handle, code: int) -> None:
+    def ended(self, job: Job, code: int) -> None:
         """Judge the cell, then let others have it."""
-        self._judge(self._running[handle.job.name], handle.job, code)
-        self._changed(self.dropped(handle.job))
+        self._judge(self._running[job.name], job, code)
+        self._changed(self.dropped(job))
 
     def dropped(self, job: Job) -> State:
         """Unlock the cell."""
@@ -140,7 +136,7 @@ class Bench(Work):
         scratch, parent = Path(self._scratch.name), self._groups.file_of(cell)
         words = command(cell, self._store.folder, self._track, found.resumable, scratch, parent)
         output = scratch / f"{cell.name}.out"
-        return Job(cell.name, tuple(words), log, output, resources=self._share, holds=tuple(descriptors))
+        return Job(cell.name, tuple(words), log, output, holds=tuple(descriptors))
 
     def _judge(self, state: State, job: Job, code: int) -> None:
         """What became of a cell whose job has ended."""
@@ -178,7 +174,6 @@ class Bench(Work):
         return Row(
             name=state.cell.name,
             status=state.status,
-            phase="running" if running else "waiting" if state.status == "waiting" else "ended",
             cells=cells,
             text=f"{state.cell}: {_format(state, figures)}",
             attempt=int(state.refused),
@@ -197,12 +192,9 @@ def run_bench(
     *,
     workers: int,
     track: str,
-    engine: Engine | None = None,
 ) -> signal.Signals | None:
     """Run every waiting cell; returns the signal that cut this short, if one did."""
-    engine = engine or LocalEngine()
-    bench = Bench(states, store, groups, workers=workers, track=track, engine=engine)
-    return Runner(bench, engine, bench.display, workers).run()
+    return Runner(Bench(states, store, groups, workers=workers, track=track), workers).run()
 
 
 def command(
@@ -257,28 +249,12 @@ class GroupRuns:
     """
 
     def __init__(self, request: Request, states: list[State], runs: Path, track: str) -> None:
-        """Open a log for every dataset with a waiting cell; none with `--track none`."""
-        self._states, self._runs = states, runs
+        self._request, self._states, self._runs, self._track = request, states, runs, track
         self._groups: dict[str, GroupLog] = {}
         self._steps: Counter[str] = Counter()
         """The last step of each log."""
         self.stopped = False
         """Whether somebody said stop, so that the group runs end as killed."""
-        waiting = dict.fromkeys(state.cell.data_name for state in states if state.status == "waiting")
-        bench = f"bench-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        for dataset in waiting if track != "none" else ():
-            group_id = f"{bench}-{dataset}"
-            with self._sparing(dataset):
-                self._groups[dataset] = GroupLog(
-                    runs / GROUP_FOLDER / group_id,
-                    "bench",
-                    group_id,
-                    experiment=dataset,
-                    name=textwrap.shorten(f"bench {request.tables or request.methods}", _NAME_WIDTH, placeholder="..."),
-                    params=_params(request),
-                    tags={"bench": bench, "dataset": dataset},
-                    tracker=make_tracker(track),
-                )
 
     def file_of(self, cell: Cell) -> Path | None:
         """What `run --parent` takes for a cell."""
@@ -311,8 +287,22 @@ class GroupRuns:
                     group.artifact(path)
 
     def __enter__(self) -> Self:
-        for dataset, group in list(self._groups.items()):
+        """Open a log for every dataset with a waiting cell; none with `--track none`."""
+        request, bench = self._request, f"bench-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        waiting = dict.fromkeys(state.cell.data_name for state in self._states if state.status == "waiting")
+        for dataset in waiting if self._track != "none" else ():
+            group_id = f"{bench}-{dataset}"
             with self._sparing(dataset):
+                group = self._groups[dataset] = GroupLog(
+                    self._runs / GROUP_FOLDER / group_id,
+                    "bench",
+                    group_id,
+                    experiment=dataset,
+                    name=textwrap.shorten(f"bench {request.tables or request.methods}", _NAME_WIDTH, placeholder="..."),
+                    params=_params(request),
+                    tags={"bench": bench, "dataset": dataset},
+                    tracker=make_tracker(self._track),
+                )
                 group.__enter__()
                 write_json(group.folder / "parent.json", group.parent)
         return self

@@ -17,11 +17,11 @@ from harness.experiments.bench.plan import (
     chosen_methods,
     in_order,
     known_datasets,
-    listed,
     parsed_seeds,
     resolved,
     setting_layers,
 )
+from harness.experiments.request import listed
 from harness.report.cells import Table
 from harness.report.published import (
     RowResult,

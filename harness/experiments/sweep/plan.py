@@ -7,7 +7,7 @@ from harness import metrics
 from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.errors import UserError, unknown_name
-from harness.experiments.bench.plan import encoder_weights, listed
+from harness.experiments.request import encoder_weights, listed, override_layer
 from harness.experiments.sweep import PRUNERS, SAMPLERS, Plan, Request, Timing, study_folder
 from harness.experiments.sweep.space import Space, default_names, parse_over, settings_of, starts, to_json
 from harness.experiments.sweep.study import storage_address
@@ -16,14 +16,13 @@ from harness.machine.device import choose_device
 from harness.run import resolve_config
 from harness.runs.metadata import describe, recorded, recorded_name
 from harness.settings.identity import marked
-from harness.settings.layers import Layer, flatten, merge, parse_override, route_parameters
+from harness.settings.layers import Layer, flat, merge, route_parameters
 from harness.settings.method import load_method
 from harness.settings.schema import RECORD, SPEED, RunConfig
 from harness.tracking import make_tracker
 from harness.train.inputs import hold_out
 
-_OWN_OPTIONS = ("method", "dataset", "encoder", "seed")
-"""Settings that `sweep` has an option for."""
+_OWN_OPTIONS = {name: f"--{name}" for name in ("method", "dataset", "encoder", "seed")}
 _FREE = marked(RECORD) | marked(SPEED)
 """Settings that may differ between the machines of one study."""
 _VALIDATION_SHARE = 0.1
@@ -39,7 +38,9 @@ def make_plan(request: Request, timing: Timing) -> Plan:
     study = _study_name(request)
     folder = study_folder(study, request.out)
     storage = storage_address(request.storage, folder)
-    given = _given_layers(request)
+    given = [override_layer(text, "sweep", _OWN_OPTIONS, _ON_TEST_ROWS) for text in request.settings]
+    if request.encoder is not None:
+        given.append(Layer("--encoder", {"encoder": request.encoder}))
     objectives = tuple(dict.fromkeys(listed(request.objective)))
     if len(objectives) not in (1, 2):
         raise UserError(f"--objective takes one metric or two, for example P@1,PSP@5 (got {request.objective!r})")
@@ -89,21 +90,6 @@ def _study_name(request: Request) -> str:
     return checked_name("study", re.sub(r"[^A-Za-z0-9._+-]+", "-", words)[:100].strip("-."))
 
 
-def _given_layers(request: Request) -> list[Layer]:
-    """What was typed, as layers."""
-    layers = []
-    for text in request.settings:
-        values = parse_override(text)
-        if "evaluate" in values:
-            raise UserError(f"--set {text}: {_ON_TEST_ROWS}")
-        for name in values.keys() & _OWN_OPTIONS:
-            raise UserError(f"--set {text}: in a sweep this is what --{name} is for")
-        layers.append(Layer(f"--set {text}", values))
-    if request.encoder is not None:
-        layers.append(Layer("--encoder", {"encoder": request.encoder}))
-    return layers
-
-
 def _shared_settings(
     request: Request, given: list[Layer], objectives: tuple[str, ...]
 ) -> tuple[list[Layer], RunConfig]:
@@ -130,8 +116,7 @@ def _space(request: Request, given: list[Layer], layers: list[Layer]) -> Space:
     over = ",".join(default_names(request.method)) if request.over is None else request.over
     space = parse_over(over, request.method, params, layers)
     set_by_hand = merge(route_parameters(layer, params) for layer in given)[1]
-    swept = flatten(route_parameters(Layer("over", settings_of(_lowest(space), space)), params).values)
-    for key in swept:
+    for key in flat(route_parameters(Layer("over", settings_of(_lowest(space), space)), params).values):
         if key in set_by_hand:
             raise UserError(f"{set_by_hand[key]}: --over searches it; leave one of the two out")
     return space

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from harness.experiments.sweep import DATABASE, STUDY_FILE, WRITER_LOCK, Plan
 from harness.experiments.sweep.space import Value, describe, settings_of
 from harness.experiments.sweep.study import shown_address, sqlite_file
-from harness.experiments.sweep.trials import ENDED, Slot, all_slots, best_slots
+from harness.experiments.sweep.trials import ENDED, Slot, best_slots, slots
 from harness.io.files import write_bytes, write_json, write_text
 from harness.io.printable import printable
 from harness.io.yaml import format_yaml
@@ -42,15 +42,23 @@ _OF_TRIALS = ("evaluate", "validation")
 
 
 class Results:
-    """Writes what there is into the study's folder; `write` is cheap enough to be called after every trial."""
+    """What a study came to, in its folder; `write` is cheap enough to be called after every trial.
+
+    A sweep calls `note` while it runs and `close` at the end. Several sweeps of one machine may work on one study: one
+    of them writes its folder, and if that one ends first, the next.
+    """
 
     def __init__(self, plan: Plan, study: "Study", group: str) -> None:
         self._plan, self._study, self._group = plan, study, group
+        self._lock = FileLock(plan.folder / WRITER_LOCK, timeout=0)
+        self._log: GroupLog | None = None
+        self._ended: set[int] = set()
+        self._drawn = time.monotonic()
 
     def as_dict(self) -> dict[str, Any]:
         """The study as plain values."""
         plan = self._plan
-        found = all_slots(self._study, plan)
+        found = slots(self._study, plan, beyond=True)
         best = best_slots(found)
         return {
             "study": plan.study,
@@ -96,6 +104,87 @@ class Results:
                 written.append(self._plan.folder / "plots" / f"{stem}.png")
                 write_bytes(written[-1], content)
         return written
+
+    def note(self, found: list[Slot]) -> None:
+        """Take in how the slots stand."""
+        log = self._open()
+        ended = {slot.number for slot in found if slot.ended}
+        if log is None or ended == self._ended:
+            return
+        names = self._plan.objectives
+        for slot in found:
+            if slot.number in ended - self._ended and (trial := slot.current):
+                log.event("trial", trial=trial.number, slot=slot.number, state=slot.state, params=trial.params)
+                if slot.values:
+                    figures = zip((f"trial/{name}" for name in names), slot.values, strict=True)
+                    log.metrics(dict(figures), slot.number)
+        self._ended = ended
+        if best := best_slots(found):
+            # of two objectives the best of each, which need not be one trial's
+            columns = zip(*(slot.values for slot in best), strict=True)
+            highest = {f"best/{name}": max(column) for name, column in zip(names, columns, strict=True)}
+            log.metrics(highest | {"trials/ended": float(len(ended))}, len(ended))
+        self._send(log, draw=time.monotonic() - self._drawn > _PLOT_SECONDS)
+
+    def close(self, error: BaseException | None) -> None:
+        """Write results and plots as they are now; `error` is what cut the sweep short."""
+        if self._log is None:
+            return
+        try:
+            self._send(self._log, draw=True)
+        finally:
+            wait_for(self._plan.runs.glob("*/"))  # workers do not wait until MLflow has everything of a trial
+            self._log.__exit__(type(error) if error else None, error, None)
+            self._log = None
+            self._lock.release()
+
+    def _open(self) -> GroupLog | None:
+        """The log, opened if nobody else writes the folder; None if somebody does."""
+        if self._log is not None:
+            return self._log
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return None
+        plan, search = self._plan, self._study.user_attrs["search"]
+        events = LogReader(plan.folder / LOG).read() if (plan.folder / LOG).exists() else []
+        self._ended = {event["slot"] for event in events if event["event"] == "trial"}
+        # the machine that began the study speaks for it; two that send one group run would end it twice
+        here = self._study.user_attrs.get("host") == socket.gethostname()
+        dataset, config = plan.identity["dataset"]["name"], plan.identity["config"]
+        params = {
+            "method": plan.method,
+            "dataset": dataset,
+            "encoder": config["encoder"],
+            "over": ",".join(plan.space),
+            "ranges": "; ".join(describe(plan.space)),
+            "objective": ",".join(plan.objectives),
+            "trials": plan.trials,
+            "seed": plan.seed,
+            "validation.size": config["validation"]["size"],
+            "max_retry": plan.max_retry,
+            **search,
+        }
+        self._log = GroupLog(
+            plan.folder,
+            "sweep",
+            self._group,
+            experiment=dataset,
+            name=plan.study,
+            params=params,
+            tags={"method": plan.method, "optuna": search["optuna"], "sampler": search["sampler"]},
+            tracker=make_tracker(plan.track if here else "none"),
+        ).__enter__()
+        self._send(self._log, draw=False)
+        return self._log
+
+    def _send(self, log: GroupLog, draw: bool) -> None:
+        files = self.write()
+        if draw:
+            files += self.draw()
+            self._drawn = time.monotonic()
+        for path in files:
+            log.artifact(path)
 
 
 def write_best(plan: Plan, metadata: Mapping[str, Any]) -> dict[Path, str]:
@@ -156,99 +245,3 @@ def _as_csv(metadata: dict[str, Any], ranges: list[str]) -> str:
         cells += [row.get(name) for name in _MORE_COLUMNS]
         writer.writerow([csv_text(cell) if isinstance(cell, str) else cell for cell in cells])
     return stream.getvalue()
-
-
-class StudyWriter:
-    """Keeps the folder of a study up to date while a sweep runs; `close` it at the end.
-
-    Several sweeps of one machine may work on one study. One writes its folder; if that one ends first, the next.
-    """
-
-    def __init__(self, plan: Plan, study: "Study", group: str) -> None:
-        self._plan, self._study, self._group = plan, study, group
-        self._results = Results(plan, study, group)
-        self._lock = FileLock(plan.folder / WRITER_LOCK, timeout=0)
-        self._log: GroupLog | None = None
-        self._ended: set[int] = set()
-        self._drawn = time.monotonic()
-
-    def note(self, found: list[Slot]) -> None:
-        """Take in how the slots stand."""
-        log = self._open()
-        ended = {slot.number for slot in found if slot.ended}
-        if log is None or ended == self._ended:
-            return
-        names = self._plan.objectives
-        for slot in found:
-            if slot.number in ended - self._ended and (trial := slot.current):
-                log.event("trial", trial=trial.number, slot=slot.number, state=slot.state, params=trial.params)
-                if slot.values:
-                    figures = zip((f"trial/{name}" for name in names), slot.values, strict=True)
-                    log.metrics(dict(figures), slot.number)
-        self._ended = ended
-        if best := best_slots(found):
-            # of two objectives the best of each, which need not be one trial's
-            columns = zip(*(slot.values for slot in best), strict=True)
-            highest = {f"best/{name}": max(column) for name, column in zip(names, columns, strict=True)}
-            log.metrics(highest | {"trials/ended": float(len(ended))}, len(ended))
-        self._write(log, draw=time.monotonic() - self._drawn > _PLOT_SECONDS)
-
-    def close(self, error: BaseException | None) -> None:
-        """Write results and plots as they are now; `error` is what cut the sweep short."""
-        if self._log is None:
-            return
-        try:
-            self._write(self._log, draw=True)
-        finally:
-            wait_for(self._plan.runs.glob("*/"))  # workers do not wait until MLflow has everything of a trial
-            self._log.__exit__(type(error) if error else None, error, None)
-            self._log = None
-            self._lock.release()
-
-    def _open(self) -> GroupLog | None:
-        """The log, opened if nobody else writes the folder; None if somebody does."""
-        if self._log is not None:
-            return self._log
-        try:
-            self._lock.acquire()
-        except Timeout:
-            return None
-        plan, search = self._plan, self._study.user_attrs["search"]
-        events = LogReader(plan.folder / LOG).read() if (plan.folder / LOG).exists() else []
-        self._ended = {event["slot"] for event in events if event["event"] == "trial"}
-        # the machine that began the study speaks for it; two that send one group run would end it twice
-        here = self._study.user_attrs.get("host") == socket.gethostname()
-        dataset, config = plan.identity["dataset"]["name"], plan.identity["config"]
-        params = {
-            "method": plan.method,
-            "dataset": dataset,
-            "encoder": config["encoder"],
-            "over": ",".join(plan.space),
-            "ranges": "; ".join(describe(plan.space)),
-            "objective": ",".join(plan.objectives),
-            "trials": plan.trials,
-            "seed": plan.seed,
-            "validation.size": config["validation"]["size"],
-            "max_retry": plan.max_retry,
-            **search,
-        }
-        self._log = GroupLog(
-            plan.folder,
-            "sweep",
-            self._group,
-            experiment=dataset,
-            name=plan.study,
-            params=params,
-            tags={"method": plan.method, "optuna": search["optuna"], "sampler": search["sampler"]},
-            tracker=make_tracker(plan.track if here else "none"),
-        ).__enter__()
-        self._write(self._log, draw=False)
-        return self._log
-
-    def _write(self, log: GroupLog, draw: bool) -> None:
-        files = self._results.write()
-        if draw:
-            files += self._results.draw()
-            self._drawn = time.monotonic()
-        for path in files:
-            log.artifact(path)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.experiments.display import Display, Row
-from harness.experiments.jobs import REFUSED, Engine, Handle, Job, LocalEngine, Runner, Work, why_ended
+from harness.experiments.jobs import REFUSED, Job, Runner, Work, why_ended
 from harness.experiments.sweep import Plan
-from harness.experiments.sweep.results import StudyWriter
+from harness.experiments.sweep.results import Results
 from harness.experiments.sweep.study import Result, patiently
 from harness.experiments.sweep.trials import Slot, best_slots, fail, fill, give_back, held_by, repair, slots
 
@@ -43,10 +43,9 @@ _HOPELESS = 3
 class Sweep(Work):
     """The trials of a study as work for the runner: each job is a worker that does trials until none waits."""
 
-    def __init__(self, plan: Plan, study: "Study", group: str, workers: int, engine: Engine) -> None:
+    def __init__(self, plan: Plan, study: "Study", group: str, workers: int) -> None:
         self._plan, self._study, self._group = plan, study, group
-        self._writer = StudyWriter(plan, study, group)
-        self._share = engine.share(workers)
+        self._results = Results(plan, study, group)
         self.slots: list[Slot] = []
         """As last read."""
         self._seen: set[str] = set()
@@ -67,10 +66,9 @@ class Sweep(Work):
         best = best_slots(self.slots)
         return [self._row(slot, best[: 1 if len(self._plan.objectives) == 1 else None]) for slot in self.slots]
 
-    def begin(self, runner: Runner) -> None:
+    def begin(self) -> None:
         """Fill the queue."""
-        super().begin(runner)
-        self._ask(lambda: fill(self._study, self._plan, lambda: runner.interrupted))
+        self._ask(lambda: fill(self._study, self._plan, lambda: self.runner.interrupted))
 
     def next(self) -> Job | None:
         """A worker, if more trials wait than there are workers without one."""
@@ -82,16 +80,16 @@ class Sweep(Work):
         name = f"{socket.gethostname()}:{os.getpid()}:{token}"  # tells the workers of all machines apart
         log = self._plan.folder / "logs" / f"worker-{os.getpid()}-{token}.log"
         order = {"plan": self._plan.as_dict(), "group": self._group, "worker": name}
-        self._logs[name] = Job(name, COMMAND, log, order=json.dumps(order).encode(), resources=self._share)
+        self._logs[name] = Job(name, COMMAND, log, order=json.dumps(order).encode())
         return self._logs[name]
 
     def not_started(self, job: Job, error: OSError) -> None:
         """Without workers there is no sweep."""
         raise error
 
-    def ended(self, handle: Handle, code: int) -> None:
+    def ended(self, job: Job, code: int) -> None:
         """Free the trials of a worker that is gone; stop if another one would end like it."""
-        job, self._read = handle.job, float("-inf")
+        self._read = float("-inf")
         asked = self.runner.stopping or code in _STOPPED
         held = self._ask(partial(self._put_back, job.name, give_back if asked else fail))
         if asked or code == 0:
@@ -117,7 +115,7 @@ class Sweep(Work):
         self._read = time.monotonic()
         self._seen |= {slot.current.user_attrs.get("worker") or "" for slot in self.slots if slot.current}
         self.display.refresh()
-        self._ask(lambda: self._writer.note(self.slots))
+        self._ask(lambda: self._results.note(self.slots))
         self._stop_if_hopeless()
         if self.over() and self.runner.running and not self.runner.stopping:
             self.runner.stop(None, _FAREWELL_SECONDS)  # a worker whose trial was given away may never end by itself
@@ -138,7 +136,7 @@ class Sweep(Work):
 
     def close(self, error: BaseException | None) -> None:
         """Write the last results."""
-        self._writer.close(error)
+        self._results.close(error)
 
     def _give_up(self, reason: str) -> None:
         self._trouble = self._trouble or reason
@@ -184,7 +182,6 @@ class Sweep(Work):
         return Row(
             name=str(slot.number),
             status=status,
-            phase="running" if status == "running" else "waiting" if status == "waiting" else "ended",
             cells={"trial": str(number), "epoch": str(slot.epochs or ""), **figures, **point},
             text=", ".join(parts) + (f": {reason}" if reason else ""),
             attempt=slot.attempts,
@@ -203,17 +200,14 @@ class Sweep(Work):
         return f"{len(best)} on the front" if two else f"best {self._plan.objectives[0]} {best[0].values[0]:.2f}"
 
 
-def work_on(
-    plan: Plan, study: "Study", group: str, workers: int, engine: Engine | None = None
-) -> tuple[list[Slot], signal.Signals | None]:
+def work_on(plan: Plan, study: "Study", group: str, workers: int) -> tuple[list[Slot], signal.Signals | None]:
     """Work on a study until every slot has ended; returns how they stand and the signal that cut this short, if any.
 
     Raises:
         UserError: The trials cannot succeed, or the database or the disk failed.
     """
-    engine = engine or LocalEngine()
-    sweep = Sweep(plan, study, group, workers, engine)
-    number = Runner(sweep, engine, sweep.display, workers).run()
+    sweep = Sweep(plan, study, group, workers)
+    number = Runner(sweep, workers).run()
     return sweep.slots, number
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.errors import DataError, UserError
 from harness.experiments.sweep import DATABASE, STUDY_FILE, Plan
-from harness.experiments.sweep.trials import ENDED, Slot, all_slots, describe_search
+from harness.experiments.sweep.trials import ENDED, Slot, describe_search, slots
 from harness.io.files import locked, read_json
 from harness.settings.identity import differences, upgrade
 
@@ -351,7 +351,7 @@ def _refuse_lost(plan: Plan, study: "Study", known: StudyFile | None) -> None:
     """Refuse a database with fewer ended trials than it once had, or with less of one of them."""
     ended = known.ended() if known else {}
     with _reading(plan):
-        found = {slot.number: slot for slot in all_slots(study, plan)}
+        found = {slot.number: slot for slot in slots(study, plan, beyond=True)}
     lost = [number for number, row in ended.items() if number not in found or not _still_there(found[number], row)]
     if lost:
         raise _damaged(plan, f"{len(lost)} of {len(ended)} ended trials are not in it")

@@ -104,19 +104,14 @@ class Slot:
         }
 
 
-def slots(study: "Study", plan: Plan, count: int | None = None) -> list[Slot]:
-    """The slots of a plan as they stand, or the first `count`."""
+def slots(study: "Study", plan: Plan, *, beyond: bool = False) -> list[Slot]:
+    """The slots of a plan as they stand; `beyond` adds those of an earlier sweep that asked for more."""
     found: dict[int, list[FrozenTrial]] = defaultdict(list)
     for trial in study.get_trials(deepcopy=False):
         if trial.user_attrs.get("reason") != DUPLICATE:
             found[slot_of(trial)].append(trial)
-    return [Slot(number, tuple(found[number]), plan.max_retry) for number in range(count or plan.trials)]
-
-
-def all_slots(study: "Study", plan: Plan) -> list[Slot]:
-    """The slots of a plan, and those beyond from an earlier sweep that asked for more."""
-    most = max((slot_of(trial) for trial in study.get_trials(deepcopy=False)), default=-1)
-    return slots(study, plan, max(plan.trials, most + 1))
+    count = max(plan.trials, *(number + 1 for number in found)) if beyond and found else plan.trials
+    return [Slot(number, tuple(found[number]), plan.max_retry) for number in range(count)]
 
 
 def slot_of(trial: "FrozenTrial") -> int:

@@ -1,0 +1,40 @@
+"""What bench and sweep both read from what the user typed: lists, `--set`, and which weights an encoder has."""
+
+from collections.abc import Mapping
+
+from harness.errors import UserError
+from harness.model import is_folder
+from harness.settings.layers import Layer, parse_override
+from harness.settings.schema import RunConfig
+
+
+def listed(text: str) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def override_layer(text: str, command: str, options: Mapping[str, str], evaluate: str, method: str = "") -> Layer:
+    """A `--set` as a layer of settings.
+
+    Args:
+        text: As typed.
+        command: Who takes it, for messages.
+        options: Settings that the command has an option for, which are refused.
+        evaluate: Why `evaluate` is refused.
+        method: Whose setting it is, if `text` begins with that.
+    """
+    values = parse_override(text.removeprefix(f"{method}:") if method else text)
+    for name in options.keys() & values:
+        raise UserError(f"--set {text}: in a {command} this is what {options[name]} is for")
+    if "evaluate" in values:
+        raise UserError(f"--set {text}: {evaluate}")
+    return Layer(f"--set {text}", values)
+
+
+def encoder_weights(config: RunConfig) -> str | None:
+    """The hash of a model folder's files; None for an encoder that is known by its name."""
+    if not is_folder(config.encoder):
+        return None
+    from harness.model.encoders.pretrained import find
+
+    return find(config.encoder, pooling=config.encoder_options.get("pooling")).identity
