@@ -17,6 +17,17 @@ from torch.autograd.function import once_differentiable
 _LEVELS = 1 << 16
 
 
+def seed_dropout(seed: int) -> None:
+    """Let every dropout from here on draw its masks from a seed.
+
+    Where there is only a CPU `torch.manual_seed` takes milliseconds: it notes the call stack for devices yet to come.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 class Dropout(nn.Dropout):
     """`nn.Dropout` with masks that are drawn faster; in evaluation the identity."""
 

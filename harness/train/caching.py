@@ -20,6 +20,7 @@ from torch import Tensor
 
 from harness.batching import LabelPool, LabelSpace
 from harness.data.ragged import Ragged
+from harness.model.dropout import seed_dropout
 from harness.model.encoders.encoder import Encoder, micro_batches, to_tensors
 from harness.model.heads import TwoHeads
 from harness.seeds import stream_seed
@@ -139,7 +140,7 @@ class BatchEncoding:
                 leaf.grad = None
 
     def _encode(self, group: int) -> Tensor:
-        torch.manual_seed(self._seed_of(group))
+        seed_dropout(self._seed_of(group))
         vectors: Tensor = self._encoder(*to_tensors(self._tokens.take(self._groups[group]), self._device))
         return vectors.float()
 

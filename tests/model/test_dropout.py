@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from harness.model.dropout import Dropout, dropout, kept_scale
+from harness.model.dropout import Dropout, dropout, kept_scale, seed_dropout
 from harness.model.encoders.attention import attention
 
 GOLDEN_BITS = ["0110111111110011", "0110100011111110", "1110111100010111", "1001111111111011"]
@@ -77,3 +77,11 @@ def test_a_query_that_may_look_nowhere_gives_numbers() -> None:
     (gradient,) = torch.autograd.grad(found.sum(), query)
     assert found.isfinite().all()
     assert gradient.isfinite().all()
+
+
+def test_a_seed_is_that_of_torch() -> None:
+    drawn = []
+    for seed in (torch.manual_seed, seed_dropout):
+        seed(2**62 + 5)
+        drawn.append(torch.rand(9))
+    assert torch.equal(*drawn)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from harness import loss as losses
 from harness.batching import LabelPool, LabelSpace
 from harness.batching.mined import Vectors
+from harness.model.dropout import seed_dropout
 from harness.model.heads import Classifier
 from harness.seeds import stream_seed
 from harness.train import Batch
@@ -70,7 +71,7 @@ class ClassifierOnly:
             rows = self.classifier.table.gather(torch.from_numpy(pool.labels), self.device)
             masks = masks_of(pool, self.device)
         with timer.part("loss"):
-            torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
+            seed_dropout(stream_seed(self.seed, "dropout", batch.step, 0))
             scores = logits(self.classifier(encoded), self.classifier.rows(rows), self.temperature)
             loss = losses.get(self.loss)(scores, masks.positive, ignored=masks.ignored, **masks.soft(), **self.options)
         with timer.part("backward"):

@@ -25,6 +25,7 @@ from harness.batching import LabelSpace
 from harness.data.ragged import Ragged
 from harness.errors import UserError
 from harness.loss.streamed import Block, DecoupledSoftmax, SoftTopK, StreamedLoss, Totals
+from harness.model.dropout import seed_dropout
 from harness.model.encoders.encoder import micro_batches, to_tensors
 from harness.model.heads import TwoHeads
 from harness.seeds import stream_seed
@@ -85,7 +86,7 @@ class FullSpace(TextObjective):
             loss = self._streamed(space, query, share)
         with autocast(self.settings, self.device), timer.part("encode"):
             encoding = self.encoding(batch, keep=False)
-            torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
+            seed_dropout(stream_seed(self.seed, "dropout", batch.step, 0))
             queries = self.model.retrieval(encoding.vectors).float()
         scaled = queries.detach() * self._scale
         totals = self._read(loss, blocks, scaled, batch.step, timer)
@@ -133,7 +134,7 @@ class FullSpace(TextObjective):
         """Vectors [C, D] of the labels of a block."""
         # entered anew for every block, because autocast remembers weights that it converted without a graph
         with autocast(self.settings, self.device), timer.part("encode"):
-            torch.manual_seed(stream_seed(self.seed, "dropout", step, 0, index))
+            seed_dropout(stream_seed(self.seed, "dropout", step, 0, index))
             encoded = self.model.encoder(*to_tensors(self._order.texts(index), self.device))
             vectors: Tensor = self.model.retrieval(encoded.float()).float()
             return vectors

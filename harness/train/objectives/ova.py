@@ -19,6 +19,7 @@ from torch.nn.functional import softplus
 from harness.batching import LabelSpace
 from harness.data.ragged import Ragged
 from harness.errors import UserError
+from harness.model.dropout import seed_dropout
 from harness.model.heads import Classifier, TwoHeads
 from harness.seeds import stream_seed
 from harness.settings.parameters import OptimSettings
@@ -72,7 +73,7 @@ class OneVsAll(TextObjective):
             pairs = KnownPairs.of(space, self._loss_rows(space.rows), self.device)
         with autocast(self.settings, self.device), timer.part("encode"):
             encoding = self.encoding(batch)
-            torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
+            seed_dropout(stream_seed(self.seed, "dropout", batch.step, 0))
             vectors = head(encoding.vectors)
         with timer.part("loss"):
             rate = self.optimiser.learning_rates(batch.step)[self.classifier.group.name]

@@ -20,6 +20,7 @@ from torch import Tensor
 from harness import loss as losses
 from harness.batching import LabelPool, LabelSpace
 from harness.data.ragged import Ragged
+from harness.model.dropout import seed_dropout
 from harness.model.heads import TwoHeads
 from harness.seeds import stream_seed
 from harness.settings.parameters import ClassifierLossSettings, LossSettings, OptimSettings
@@ -63,7 +64,7 @@ class PickSomeLabels(TextObjective):
         with autocast(self.settings, self.device), timer.part("encode"):
             encoding = self.encoding(batch)
         with autocast(self.settings, self.device), timer.part("loss"):
-            torch.manual_seed(stream_seed(self.seed, "dropout", batch.step, 0))
+            seed_dropout(stream_seed(self.seed, "dropout", batch.step, 0))
             parts = self._parts(encoding.vectors, rows, masks)
         with timer.part("backward"):
             torch.autograd.backward(parts["loss"])
