@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from harness.tracking.sync import parse_age
 from tests.faults.accounts import Account
 from tests.support.commands import call
 from tests.support.forked import ended_pid
-from tests.support.tracked_runs import cut_off, eventually, everything, logged, started, steps_of, stored_runs
+from tests.support.tracked_runs import at_work, cut_off, eventually, everything, logged, steps_of, stored_runs
+from tests.support.training_runs import begin_child, exit_code
 
 
 @pytest.fixture
@@ -40,16 +42,18 @@ def running(client: Any, run_id: str, pid: int = 0, **tags: str) -> None:
     client.create_run(experiment_id(client, "synthetic"), tags=own | named)
 
 
+@pytest.mark.usefixtures("forked_uploader")
 def test_a_killed_run_is_closed_and_a_living_one_goes_on(
-    workspace: Path, client: Any, capsys: pytest.CaptureFixture[str], account: Account
+    workspace: Path, tmp_path: Path, client: Any, capsys: pytest.CaptureFixture[str], account: Account
 ) -> None:
     """fault 20: two runs in processes; with the one that is killed its uploader, which would have told MLflow"""
-    dead, live = (started(workspace / "runs" / name, 600) for name in ("dead", "live"))
+    folders = [workspace / "runs" / name for name in ("dead", "live")]
+    dead, live = (begin_child(lambda folder=folder: at_work(folder, 600), tmp_path / folder.name) for folder in folders)
     try:
         eventually(lambda: ["harness.heartbeat" in run.data.tags for run in stored_runs(client)] == [True, True])
-        for process in (*psutil.Process(dead.pid).children(), dead):
+        for process in (*psutil.Process(dead).children(), psutil.Process(dead)):
             process.kill()
-        dead.communicate(timeout=30)
+        assert exit_code(dead) == -signal.SIGKILL
         assert [run.info.status for run in stored_runs(client)] == ["RUNNING"] * 2
         before = without_heartbeat(everything(client, "live"))
         assert call("runs", "reap", "--json") == 0
@@ -58,11 +62,10 @@ def test_a_killed_run_is_closed_and_a_living_one_goes_on(
         (closed,) = stored_runs(client, "dead")
         assert (closed.info.status, closed.data.metrics) == ("KILLED", {"P_at_1": 1.0})
         assert without_heartbeat(everything(client, "live")) == before
-        assert live.poll() is None
+        assert psutil.Process(live).is_running()
     finally:
-        for process in (dead, live):
-            process.terminate()
-            process.communicate(timeout=60)
+        os.kill(live, signal.SIGTERM)
+        assert exit_code(live) == 1
     account.did("`runs reap` after SIGKILL of a run and of its MLflow process, beside a run at work")
     account.saw(f"the killed one {closed.info.status} in MLflow, the other RUNNING, its tags and figures as before")
 
@@ -77,13 +80,17 @@ def test_dead_runs_are_closed_and_living_ones_are_not(
 ) -> None:
     """fault 20"""
     old = (datetime.now(UTC) - timedelta(minutes=10)).isoformat()
-    running(client, "alive")
-    running(client, "alive-but-silent", heartbeat=old)
-    running(client, "dead", pid=ended_pid())
-    running(client, "pid-of-another", process_start="1")
-    running(client, "elsewhere-alive", host="other")
-    running(client, "elsewhere-dead", host="other", heartbeat=old)
-    running(client, "other-container-dead", namespace="pid:[1]", heartbeat=old)
+    others: dict[str, dict[str, Any]] = {
+        "alive": {},
+        "alive-but-silent": {"heartbeat": old},
+        "dead": {"pid": ended_pid()},
+        "pid-of-another": {"process_start": "1"},
+        "elsewhere-alive": {"host": "other"},
+        "elsewhere-dead": {"host": "other", "heartbeat": old},
+        "other-container-dead": {"namespace": "pid:[1]", "heartbeat": old},
+    }
+    for name, tags in others.items():
+        running(client, name, **tags)
     theirs = client.create_run(experiment_id(client, "synthetic"), tags={"by": "somebody else"})
     closed = {"dead", "pid-of-another", "elsewhere-dead", "other-container-dead"}
     assert call("runs", "reap", "--dry-run", "--json") == 0
@@ -116,13 +123,10 @@ def test_a_run_whose_log_is_here_gets_its_true_status(
     assert steps_of(client, "done", "loss") == [0]
 
 
-def test_a_group_is_open_until_its_process_is_gone(
-    workspace: Path, client: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_group_is_open_until_its_process_is_gone(workspace: Path, client: Any) -> None:
     """fault 20"""
-    metadata: dict[str, Any] = {"experiment": "synthetic", "name": "study", "params": {}, "tags": {}}
     folder = workspace / "studies" / "mine"
-    with GroupLog(folder, "sweep", "sweep-1", **metadata) as log:
+    with GroupLog(folder, "sweep", "sweep-1", experiment="synthetic", name="study", params={}, tags={}) as log:
         log.metrics({"best": 1.0}, 1)
     cut_off(folder)
     assert call("sync") == 0
@@ -131,11 +135,10 @@ def test_a_group_is_open_until_its_process_is_gone(
     assert call("runs", "reap") == 0
     assert stored_runs(client, "sweep-1")[0].info.status == "RUNNING"  # younger than five minutes
     writer = this_process(ended_pid())
-    for key, value in (("pid", str(writer.pid)), ("host", writer.host), ("namespace", writer.namespace)):
-        client.set_tag(run.info.run_id, f"harness.{key}", value)
+    for key in ("pid", "host", "namespace"):
+        client.set_tag(run.info.run_id, f"harness.{key}", str(getattr(writer, key)))
     assert call("runs", "reap") == 0
     assert stored_runs(client, "sweep-1")[0].info.status == "KILLED"
-    capsys.readouterr()
 
 
 def test_a_run_that_never_gave_a_sign_of_life_has_its_start(client: Any) -> None:

@@ -39,9 +39,3 @@ def test_every_name_maps_both_ways(key: str) -> None:
     name = metric_name(key)
     assert acceptable(name)
     assert original_name(name, full_name_tag(key)) == key
-
-
-@given(KEYS, KEYS)
-def test_no_two_names_meet(one: str, other: str) -> None:
-    """fault 26"""
-    assert (metric_name(one) == metric_name(other)) == (one == other)
