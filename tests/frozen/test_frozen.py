@@ -28,7 +28,9 @@ import pytest
 import torch
 
 import harness.run
+from harness.experiments.sweep import worker
 from tests.support.commands import call
+from tests.support.forks import fork_jobs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -286,35 +288,33 @@ def use() -> Any:
     }
 
 
+@contextlib.contextmanager
+def forked_jobs() -> Iterator[None]:
+    """Runs of a bench and workers of a sweep are forked meanwhile; a new interpreter takes seconds to import torch."""
+
+    def act(words: list[str]) -> int | None:
+        return worker.main() if words[-1] == worker.__name__ else call(*words[words.index("run") :])
+
+    with pytest.MonkeyPatch.context() as patch:
+        fork_jobs(patch, act)
+        yield
+
+
 def bench() -> Any:
     """Two cells, run and then found; each is a process of its own."""
     words = ["bench", "--methods", "tfidf-knn,zeroshot", "--datasets", DATA, "--encoder", "tiny", "--track", "none"]
-    return {
-        "dry run": answer(*words, "--dry-run"),
-        "first": answer(*words),
-        "second": answer(*words),
-        "tune": answer("tune", "benchmark", "--rows", "renee", "--dry-run"),
-    }
+    with forked_jobs():
+        found = {"dry run": answer(*words, "--dry-run"), "first": answer(*words), "second": answer(*words)}
+    return found | {"tune": answer("tune", "benchmark", "--rows", "renee", "--dry-run")}
 
 
 def sweep() -> Any:
     """Two trials, and the same command again, which finds them."""
     given = [word for setting in (*SHORT, *MINING, "tracking.system_seconds=0") for word in ("--set", setting)]
-    words = [
-        "sweep",
-        "--method",
-        "depsl",
-        "--dataset",
-        DATA,
-        "--encoder",
-        "tiny",
-        "--trials",
-        "2",
-        "--over",
-        "beta,eta",
-    ]
-    words += ["--sampler", "random", "--track", "none", *given]
-    return {"first": answer(*words), "second": answer(*words)}
+    words = ["sweep", "--method", "depsl", "--dataset", DATA, "--encoder", "tiny", "--trials", "2"]
+    words += ["--over", "beta,eta", "--sampler", "random", "--track", "none", *given]
+    with forked_jobs():
+        return {"first": answer(*words), "second": answer(*words)}
 
 
 def golden() -> Any:
