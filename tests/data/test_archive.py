@@ -121,55 +121,36 @@ def test_any_tree_survives_or_is_refused_whole(
         assert tree(place / "data") == contents
 
 
-HOSTILE_NAMES = ["../x", "a/../../x", "/etc/x", "//x", "..", "C:/x", "C:x", "a\\..\\x", "\\\\host\\x"]
-
-
-@pytest.mark.parametrize("inner", HOSTILE_NAMES)
+@pytest.mark.parametrize(
+    "inner", ["../x", "a/../../x", "/etc/x", "//x", "..", "C:/x", "C:x", "a\\..\\x", "\\\\host\\x"]
+)
 def test_names_that_lead_outside_are_refused(inner: str, tmp_path: Path, folder: Path) -> None:
-    """fault 41."""
+    """fault 41; a tar may give the name in an extended header."""
     for name in ("a.zip", "a.tar", "a.tar.gz"):
         archive = MAKERS[name](tmp_path / name, {"good.txt": b"good", inner: b"bad"})
         refused(archive, folder, "relative path|leaves the folder")
+    with tarfile.open(tmp_path / "pax.tar", "w", format=tarfile.PAX_FORMAT) as opened:
+        member = tarfile.TarInfo("harmless")
+        member.pax_headers = {"path": inner}
+        opened.addfile(member)
+    refused(tmp_path / "pax.tar", folder, "relative path|leaves the folder")
 
 
-@pytest.mark.parametrize(
-    ("kind", "link"),
-    [
-        (tarfile.SYMTYPE, "/etc/passwd"),
-        (tarfile.SYMTYPE, "good.txt"),
-        (tarfile.LNKTYPE, "good.txt"),
-        (tarfile.CHRTYPE, ""),
-        (tarfile.BLKTYPE, ""),
-        (tarfile.FIFOTYPE, ""),
-    ],
-)
-def test_links_and_devices_in_a_tar_are_refused(kind: bytes, link: str, tmp_path: Path, folder: Path) -> None:
-    """fault 41."""
-    archive = tmp_path / "a.tar.gz"
-    with tarfile.open(archive, "w:gz") as opened:
-        add_member(opened, "good.txt", b"good")
-        add_member(opened, "odd", kind=kind, link=link)
-    refused(archive, folder, "'odd' is a link or a device")
-
-
-def test_writing_through_a_link_is_impossible(tmp_path: Path, folder: Path) -> None:
-    """fault 41: a link to a folder outside, then a file through it."""
-    (tmp_path / "victim").mkdir()
-    with tarfile.open(tmp_path / "a.tar", "w") as opened:
-        add_member(opened, "way", kind=tarfile.SYMTYPE, link=str(tmp_path / "victim"))
-        add_member(opened, "way/x", b"bad")
-    refused(tmp_path / "a.tar", folder, "link")
-
-
-@pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK])
-def test_links_and_devices_in_a_zip_are_refused(mode: int, tmp_path: Path, folder: Path) -> None:
-    """fault 41."""
-    archive = tmp_path / "a.zip"
-    with zipfile.ZipFile(archive, "w") as opened:
-        entry = zipfile.ZipInfo("odd")
-        entry.create_system, entry.external_attr = 3, (mode | 0o777) << 16
-        opened.writestr(entry, "/etc/passwd")
-    refused(archive, folder, "'odd' is a link or a device")
+def test_links_and_devices_are_refused(tmp_path: Path, folder: Path) -> None:
+    """fault 41; with nothing written through a link, even if a file behind it follows."""
+    kinds = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE]
+    for kind in kinds:
+        with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as opened:
+            add_member(opened, "good.txt", b"good")
+            add_member(opened, "odd", kind=kind, link=str(tmp_path))
+            add_member(opened, "odd/x", b"bad")
+        refused(tmp_path / "a.tar.gz", folder, "'odd' is a link or a device")
+    for mode in (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            entry = zipfile.ZipInfo("odd")
+            entry.create_system, entry.external_attr = 3, (mode | 0o777) << 16
+            archive.writestr(entry, "/etc/passwd")
+        refused(tmp_path / "a.zip", folder, "'odd' is a link or a device")
 
 
 @pytest.mark.parametrize("names", [("x", "x"), ("x", "./x"), ("x", "X"), ("x", "x/y"), ("x/y", "x")])
@@ -209,44 +190,29 @@ def test_the_total_and_the_number_of_entries_are_limited(tmp_path: Path, folder:
         refused(big, folder, "beyond 150,000 bytes", Limits(total_bytes=150_000))
 
 
-def test_a_tar_header_cannot_ask_for_memory(tmp_path: Path, folder: Path) -> None:
-    """fault 41: an extended header of 20 MB of zeros, which the reader would take into memory whole."""
+def test_a_tar_header_cannot_ask_for_memory_or_for_holes(tmp_path: Path, folder: Path) -> None:
+    """fault 41: an extended header of 20 MB, which the reader would take whole, and a member of 8 GB of holes."""
     archive = tmp_path / "a.tar.gz"
     with gzip.open(archive, "wb") as stream:
         header = tarfile.TarInfo("pax")
         header.type, header.size = tarfile.XHDTYPE, 20_000_000
-        stream.write(header.tobuf(tarfile.USTAR_FORMAT))
-        stream.write(bytes(20_000_000))
+        stream.write(header.tobuf(tarfile.USTAR_FORMAT) + bytes(20_000_000))
     refused(archive, folder, "asks for .* bytes of memory")
-
-
-def test_a_sparse_file_counts_what_it_would_write(tmp_path: Path, folder: Path) -> None:
-    """fault 41: a member that claims 8 GB of holes."""
-    archive = tmp_path / "a.tar"
-    with archive.open("wb") as stream:
-        header = tarfile.TarInfo("holes")
-        header.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.map": "0,0", "GNU.sparse.size": str(8 * 10**9)}
-        stream.write(header.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
+    header = tarfile.TarInfo("holes")
+    header.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.map": "0,0", "GNU.sparse.size": str(8 * 10**9)}
+    archive.write_bytes(header.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
     refused(archive, folder, "expands more than", Limits(ratio_from=10_000_000))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_truncated_archive_is_named(name: str, tmp_path: Path, folder: Path) -> None:
-    """fault 40."""
-    noise = random.Random(0).randbytes(60_000)
+    """fault 40; a tar cut between two entries, which the standard library takes for whole, too."""
+    noise = random.Random(0).randbytes(59_904)  # 117 blocks of a tar
     archive = MAKERS[name](tmp_path / name, {"a": noise, "b": noise[::-1]})
-    for share in (0.9, 0.5, 0.2):
-        archive.write_bytes(archive.read_bytes()[: int(archive.stat().st_size * share)])
+    whole = archive.read_bytes()
+    for length in (len(whole) * 9 // 10, len(whole) // 2, len(whole) // 10, 512 + len(noise)):
+        archive.write_bytes(whole[:length])
         refused(archive, folder, "truncated")
-
-
-def test_a_tar_cut_between_two_entries_is_named(tmp_path: Path, folder: Path) -> None:
-    """fault 40: the one cut that the standard library takes for a complete archive."""
-    archive = make_tar(tmp_path / "a.tar", {"a": bytes(512), "b": bytes(512)})
-    archive.write_bytes(archive.read_bytes()[:1024])
-    with tarfile.open(archive) as opened:
-        assert opened.getnames() == ["a"]
-    refused(archive, folder, "truncated")
 
 
 def test_check_compressed_reads_to_the_end(tmp_path: Path) -> None:
