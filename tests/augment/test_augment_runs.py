@@ -1,6 +1,5 @@
 """Augmented rows in whole runs: what is recorded, what stays un-augmented, resuming, and mistakes of users."""
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from harness.settings.layers import Layer
 from harness.settings.method import Inputs, Parts, load_method
 from harness.train.inputs import hold_out, tokenise, train_side
 from tests.support.commands import call
+from tests.support.interrupted_runs import killed_after
 from tests.support.training_runs import DATASET, config, in_child, only_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -108,21 +108,7 @@ def test_a_resumed_run_makes_the_same_rows(workspace: Path, tmp_path: Path) -> N
     """Killed in the middle and taken up again, it ends with the bits of a run that never stopped."""
     settings = config(augment="mixup", epochs=2)
     whole = run(settings, track="none", out=tmp_path / "whole")
-
-    def killed() -> None:
-        from harness.train.loop import Training
-
-        count = Training._count
-
-        def counted(self: Training, *arguments: Any) -> None:
-            count(self, *arguments)
-            if self.position.step == 6:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        Training._count = counted  # type: ignore[method-assign]
-        run(settings, track="none")
-
-    assert in_child(killed, tmp_path / "said") == -signal.SIGKILL
+    assert in_child(lambda: killed_after(6, settings), tmp_path / "said") == -signal.SIGKILL
     folder = only_run(workspace)
     with pytest.raises(UserError, match=r'config\.augment: "mixup" -> "gandalf"'):
         run(config(augment="gandalf", epochs=2), track="none", earlier=find_earlier(folder.name))

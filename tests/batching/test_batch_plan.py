@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
+from harness.batching.mined import pattern
 from harness.batching.plan import BatchPlan, clustered_plan, glued_plan, random_plan
 from harness.errors import UserError
 
@@ -135,3 +137,8 @@ def test_damaged_arrays_are_refused(change: dict[str, Any]) -> None:
     arrays: dict[str, Any] = {**glued_plan(clusters_of(6, 3), 4).arrays(), **change}
     with pytest.raises(UserError, match="stored batch plan"):
         BatchPlan.from_arrays({name: array for name, array in arrays.items() if array is not None}, 6)
+
+
+def test_a_label_of_any_relevance_is_never_mined_as_a_negative() -> None:
+    train = csr_array(np.array([[0.3, 0.0, 1.0], [0.0, 0.0, 0.2]], dtype=np.float32))
+    assert (pattern(train) + pattern(train)).toarray().astype(bool).tolist() == (train.toarray() > 0).tolist()

@@ -11,7 +11,6 @@ from harness.batching.mined import MinedBatches
 from harness.batching.pairs import draw, draw_again
 from harness.batching.pool import LabelPicker
 from harness.batching.whole import LabelSpacePicker
-from harness.data.ragged import Ragged
 from harness.model.encoders.encoder import load_encoder, to_tensors
 from harness.model.heads import Classifier, PlainHead, TwoHeads
 from harness.seeds import STREAMS, stage_seed, stream
@@ -21,6 +20,7 @@ from harness.train import Batch
 from harness.train.objectives.frozen import ClassifierOnly, FrozenQueries
 from harness.train.objectives.psl import LossSettings, PickSomeLabels, masks_of
 from harness.train.timing import Timer
+from tests.support.oracles import texts
 
 ROWS, LABELS = 6, 9
 
@@ -28,12 +28,6 @@ ROWS, LABELS = 6, 9
 def random_pairs(seed: int, rows: int = ROWS, labels: int = LABELS, share: float = 0.4) -> csr_array:
     values = np.random.default_rng(seed).random((rows, labels))
     return csr_array(np.where(values < share, 1.0, 0.0).astype(np.float32))
-
-
-def texts(count: int, seed: int) -> Ragged:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(1, 9, count)
-    return Ragged(generator.integers(4, 256, lengths.sum()), np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def picked(train: csr_array, masked: csr_array | None = None, beta: int | None = 1, soft: bool = False) -> LabelPool:
@@ -118,7 +112,7 @@ def test_undrawn_positives_and_filter_pairs_take_no_part(normalise: bool) -> Non
     assert pool.drawn is not None
     assert pool.ignored is not None
     model = TwoHeads(load_encoder("tiny", seed=3), PlainHead(normalise), None).eval()
-    queries, labels = texts(ROWS, 0), texts(LABELS, 1)
+    queries, labels = texts(ROWS, 0, shortest=1), texts(LABELS, 1, shortest=1)
     work = PickSomeLabels(
         model,
         queries,
@@ -203,7 +197,17 @@ def batches_of(settings: MiningSettings, rows: int = 64) -> MinedBatches:
     train, nothing = random_pairs(9, rows), csr_array((rows, LABELS))
     vectors = np.random.default_rng(3).normal(size=(rows, 4)).astype(np.float32)
     encoder = load_encoder("tiny", seed=0)
-    inputs = Inputs(train, nothing, texts(rows, 0), texts(LABELS, 1), encoder, "cpu", 1000, 0, lambda _: None)
+    inputs = Inputs(
+        train,
+        nothing,
+        texts(rows, 0, shortest=1),
+        texts(LABELS, 1, shortest=1),
+        encoder,
+        "cpu",
+        1000,
+        0,
+        lambda _: None,
+    )
     return MinedBatches(inputs, settings, lambda: vectors, lambda: vectors[:LABELS])
 
 

@@ -4,7 +4,6 @@ It learns, gives the same result for the same seed, goes on after a kill as if n
 filter pair, copes with a label that no train row has, and its record has the same form as any other's.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from harness.runs.resume import find_earlier
 from harness.settings.layers import Layer
 from harness.settings.method import load_method, methods
 from harness.settings.schema import RunConfig
+from tests.support.interrupted_runs import killed_after
 from tests.support.planted import UNSEEN, write_dataset, write_teacher
 from tests.support.training_runs import DATASET, in_child, only_run, with_torch_masks
 
@@ -49,7 +49,7 @@ CONTRACT: dict[str, dict[str, Any]] = {
 """Settings under which a method learns the planted signal in a second or two."""
 LEARNING = sorted(set(CONTRACT) - {"zeroshot"})
 IN_STEPS = sorted(set(LEARNING) - {"parabel", "tfidf-knn"})
-SAVING = {"min_seconds": 0.0, "every_steps": 1}
+SAVING = {"min_seconds": 0.0, "every_steps": 3}
 GOLDEN = {
     "ance": (7.17844, 0.0741263),
     "depsl": (11.9238, 0.385892),
@@ -215,31 +215,16 @@ def test_with_a_transformer_in_micro_batches_it_is_taken_up_bit_for_bit(
     small |= {"encoder": "tiny", "epochs": 2, "batch_size": 60, "micro_batch_tokens": 512}
     known = load_method(method).params.model_fields
     small |= {name: 1 for name in ("classifier_epochs", "warm_epochs") if name in known}
-    settings = resolve_config(method, DATASET, [Layer("small", small), Layer("saving", {"checkpoint": SAVING})])[0]
-    whole = run(settings, track="none")
+    whole = run(resolve_config(method, DATASET, [Layer("small", small)])[0], track="none")
     expected = (only_run(workspace) / "model" / "model.safetensors").read_bytes()
+    settings = resolve_config(method, DATASET, [Layer("small", small), Layer("saving", {"checkpoint": SAVING})])[0]
     home = tmp_path / "killed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_HOME", str(home))
         step = whole.training["steps"] - 2
-        assert in_child(lambda: killed_at(settings, step), tmp_path / "said") == -signal.SIGKILL
+        assert in_child(lambda: killed_after(step, settings), tmp_path / "said") == -signal.SIGKILL
         run(settings, track="none", earlier=find_earlier(only_run(home).name))
     assert (only_run(home) / "model" / "model.safetensors").read_bytes() == expected
-
-
-def killed_at(settings: RunConfig, step: int) -> None:
-    """A run that is killed right after a step."""
-    from harness.train.loop import Training
-
-    count = Training._count
-
-    def counted(self: Training, *arguments: Any) -> None:
-        count(self, *arguments)
-        if self.position.step == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    Training._count = counted  # type: ignore[method-assign]
-    run(settings, track="none")
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -259,7 +244,7 @@ def test_killed_in_any_stage_it_goes_on_as_if_nothing_had_happened(
         home = tmp_path / f"killed-in-{part}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HARNESS_HOME", str(home))
-            assert in_child(lambda at=step: killed_at(settings, at), tmp_path / "said") == -signal.SIGKILL
+            assert in_child(lambda at=step: killed_after(at, settings), tmp_path / "said") == -signal.SIGKILL
             resumed = run(config(planted, method), track="none", earlier=find_earlier(only_run(home).name))
         assert resumed.metrics == record.metrics
         model = Path("model") / "model.safetensors"
@@ -268,12 +253,6 @@ def test_killed_in_any_stage_it_goes_on_as_if_nothing_had_happened(
 
 def test_the_largest_seed_works_to_the_end(planted: Path) -> None:
     assert run(config(planted, "zeroshot", seed=2**63 - 1), track="none").status == "finished"
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_pools_without_a_negative_are_said(planted: Path) -> None:
-    record = run(config(planted, "dpr", batch_size=1, epochs=1, batching="random"), track="none")
-    assert any("no query has a negative" in warning for warning in record.warnings)
 
 
 @pytest.mark.usefixtures("one_thread")

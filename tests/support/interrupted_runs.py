@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from harness.run import run
 from harness.runs.record import RunRecord
 from harness.runs.resume import find_earlier
+from harness.settings.schema import RunConfig
 from harness.train.loop import Training
 from tests.support.training_runs import config, only_run
 
@@ -31,7 +32,12 @@ def after_steps(act: Callable[..., None]) -> None:
 
 
 def kill_at_step(step: int, *signals: signal.Signals, track: str = "none", **settings: object) -> None:
-    """A training that sends itself signals right after a step."""
+    """A small training that sends itself signals right after a step."""
+    killed_after(step, config(**settings), *signals, track=track)
+
+
+def killed_after(step: int, settings: RunConfig, *signals: signal.Signals, track: str = "none") -> None:
+    """The same with the settings of a run."""
 
     def kill(training: Training, *_: Any) -> None:
         if training.position.step == step:
@@ -39,7 +45,7 @@ def kill_at_step(step: int, *signals: signal.Signals, track: str = "none", **set
                 os.kill(os.getpid(), number)
 
     after_steps(kill)
-    run(config(**settings), track=track)
+    run(settings, track=track)
 
 
 def pause_at_step(step: int, *, earlier: str | None = None, track: str = "none", **settings: object) -> None:

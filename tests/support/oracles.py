@@ -250,9 +250,9 @@ def value_and_gradient(loss: Callable[[Tensor], Tensor], scores: Tensor) -> tupl
     return value.detach(), leaf.grad
 
 
-def texts(count: int, seed: int) -> Ragged:
+def texts(count: int, seed: int, shortest: int = 0, longest: int = 8) -> Ragged:
     generator = np.random.default_rng(seed)
-    lengths = generator.integers(0, 9, count)
+    lengths = generator.integers(shortest, longest + 1, count)
     return Ragged(generator.integers(4, 256, lengths.sum()), np.concatenate([[0], np.cumsum(lengths)]))
 
 

@@ -7,14 +7,12 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.batching import LabelSpace
 from harness.batching.whole import WholeSpaceBatches
 from harness.data.ragged import Ragged
 from harness.errors import UserError
 from harness.model.encoders.encoder import Encoder, load_encoder, to_tensors
-from harness.model.encoders.static import StaticEncoder
 from harness.model.heads import PlainHead, RetrievalHead, TwoHeads
 from harness.model.tables import RowTable
 from harness.seeds import stream_seed
@@ -24,6 +22,7 @@ from harness.train import Batch
 from harness.train.objectives.fullspace import FullSpace, LabelOrder
 from harness.train.timing import Timer
 from tests.support.oracles import random_space, softmax_by_definition, texts, topk_by_definition
+from tests.train.test_ova import largest, static_like
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,12 +35,6 @@ def tiny(models_home: None) -> Encoder:
     return load_encoder("tiny", seed=3)
 
 
-def static_like(tiny: Encoder, dim: int = 8) -> StaticEncoder:
-    table = torch.randn(tiny.tokenizer.vocab_size, dim, generator=torch.Generator().manual_seed(0))
-    metadata = {"name": "static", "tokenizer": tiny.tokenizer, "max_len": 32, "identity": "made in a test"}
-    return StaticEncoder(table, "uniform", **metadata)
-
-
 def dropping(model: nn.Module, share: float) -> nn.Module:
     for part in model.modules():
         if isinstance(part, nn.Dropout):
@@ -51,7 +44,7 @@ def dropping(model: nn.Module, share: float) -> nn.Module:
 
 def make_model(kind: str, tiny: Encoder) -> TwoHeads:
     torch.manual_seed(5)
-    encoder = tiny if "tiny" in kind else static_like(tiny)
+    encoder = tiny if "tiny" in kind else static_like(tiny.tokenizer)
     head = RetrievalHead(encoder.dim, 6, 0.0) if "head" in kind else PlainHead("unit" in kind)
     model = TwoHeads(encoder, head, None).train()
     dropping(model, 0.3 if "dropout" in kind else 0.0)
@@ -175,19 +168,6 @@ def test_half_precision_loses_no_gradient(tiny: Encoder) -> None:
     assert torch.cosine_similarity(*flat, dim=0) > 0.99
 
 
-class Largest(TorchDispatchMode):
-    """The most elements of a tensor that is made."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = function(*args, **(kwargs or {}))
-        for part in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(part, Tensor):
-                self.elements = max(self.elements, part.numel())
-        return result
-
-
 @pytest.mark.parametrize(
     ("kind", "loss"),
     [("tiny unit", "decoupled-softmax"), ("static unit", "decoupled-softmax"), ("static unit", "soft-topk")],
@@ -197,12 +177,12 @@ def test_nothing_is_as_large_as_the_label_space(kind: str, loss: str, tiny: Enco
     labels, rows = 900, np.arange(16)
     model = make_model(kind, tiny)
     work = objective(model, loss, labels=texts(labels, seed=1), chunk=60, settings={"micro_batch_tokens": 128})
-    with Largest() as largest:
-        work.backward(Batch(rows, random_space(len(rows), labels, seed=0, share=0.01), STEP), Timer())
+    batch = Batch(rows, random_space(len(rows), labels, seed=0, share=0.01), STEP)
+    elements = largest(lambda: work.backward(batch, Timer()))
     taken_gradients(model)
     table = model.encoder.tokenizer.vocab_size * model.encoder.dim
-    assert largest.elements <= max(table, len(rows) * 60, 128 * 2 * model.encoder.dim)
-    assert largest.elements < labels * min(len(rows), model.encoder.dim)
+    assert elements <= max(table, len(rows) * 60, 128 * 2 * model.encoder.dim)
+    assert elements < labels * min(len(rows), model.encoder.dim)
 
 
 def test_leaves_of_a_table_do_not_pile_up(tiny: Encoder) -> None:

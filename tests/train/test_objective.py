@@ -14,14 +14,10 @@ from harness.settings.parameters import OptimSettings
 from harness.train import Batch
 from harness.train.objectives.psl import ClassifierLossSettings, LossSettings, PickSomeLabels
 from harness.train.timing import Timer
+from tests.support.oracles import texts
+from tests.train.test_ova import static_like
 
 LABELS, ROWS, WIDTH, DIM = 7, 5, 8, 6
-
-
-def texts(count: int, seed: int, vocabulary: int = 256) -> Ragged:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(1, 9, count)
-    return Ragged(generator.integers(4, vocabulary, lengths.sum()), np.concatenate([[0], np.cumsum(lengths)]))
 
 
 @pytest.fixture
@@ -31,10 +27,7 @@ def encoder() -> Encoder:
 
 @pytest.fixture
 def static(encoder: Encoder) -> StaticEncoder:
-    table = torch.randn(encoder.tokenizer.vocab_size, WIDTH, generator=torch.Generator().manual_seed(0))
-    return StaticEncoder(
-        table, "uniform", name="static", tokenizer=encoder.tokenizer, max_len=32, identity="made in a test"
-    )
+    return static_like(encoder.tokenizer)
 
 
 def two_heads(encoder: Encoder, logits: str, classifier: bool = True) -> TwoHeads:
@@ -62,8 +55,8 @@ def objective(model: TwoHeads, **changes: float) -> PickSomeLabels:
     settings = {"lambda_c": 0.3, "bce_weight": 0.7, "lambda": 0.4, "temperature_classifier": 0.5, **changes}
     return PickSomeLabels(
         model,
-        texts(20, seed=0),
-        texts(LABELS, seed=1),
+        texts(20, seed=0, shortest=1),
+        texts(LABELS, seed=1, shortest=1),
         LossSettings(lambda_d=0.6, temperature=0.2),
         None if model.classifier is None else ClassifierLossSettings.model_validate(settings),
         OptimSettings(),

@@ -124,7 +124,7 @@ def test_a_resumed_run_keeps_its_pieces(
 def test_a_batch_that_never_fits_is_refused_with_what_to_do(device: Callable[[int], None], workspace: Path) -> None:
     device(1)
     with pytest.raises(UserError, match=r"out of memory at step 0.*batch_size.*harness plan"):
-        run(config(epochs=1, micro_batch_tokens=8), track="none")
+        run(config(epochs=1, micro_batch_tokens=2), track="none")
     assert only_run(workspace).joinpath("record.json").exists()
 
 

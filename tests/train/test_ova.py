@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from harness.batching import LabelSpace
 from harness.batching.whole import LabelSpacePicker
-from harness.data.ragged import Ragged
+from harness.data.tokens import Tokenizer
 from harness.errors import DataError
 from harness.model.encoders.encoder import to_tensors
 from harness.model.encoders.static import StaticEncoder
@@ -31,10 +31,10 @@ from harness.train.optim import Group, Optimiser, Schedule
 from harness.train.optim.blocked import BlockedSgd
 from harness.train.timing import Timer
 from methods.renee import METHOD
+from tests.support.oracles import texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CARDS = ("lf-amazontitles-131k", "lf-amazon-131k", "lf-amazontitles-1.3m", "lf-wikiseealso-320k", "lf-wikipedia-500k")
 ROWS, LABELS, WIDTH, STEPS = 40, 53, 8, 12
 LR, DECAY, MOMENTUM = 0.05, 0.01, 0.9
 
@@ -50,6 +50,12 @@ def pairs(kind: str) -> tuple[csr_array, csr_array]:
     return train, masked if kind == "filter" else csr_array((ROWS, LABELS))
 
 
+def static_like(tokenizer: Tokenizer) -> StaticEncoder:
+    """A static encoder of random vectors."""
+    table = torch.randn(tokenizer.vocab_size, WIDTH, generator=torch.Generator().manual_seed(0))
+    return StaticEncoder(table, "uniform", name="static", tokenizer=tokenizer, max_len=32, identity="made in a test")
+
+
 class Everything:
     """A training of a static encoder and a table with blocks of some size."""
 
@@ -63,20 +69,14 @@ class Everything:
         label_block: int = 16,
         **changes: int,
     ) -> None:
-        generator = torch.Generator().manual_seed(3)
-        tokenizer = byte_tokenizer()
-        encoder = StaticEncoder(
-            torch.randn(tokenizer.vocab_size, WIDTH, generator=generator),
-            "uniform",
-            **{"name": "static", "tokenizer": tokenizer, "max_len": 32, "identity": "made in a test"},
-        )
+        encoder, generator = static_like(byte_tokenizer()), torch.Generator().manual_seed(3)
         head = Classifier(WIDTH, WIDTH, labels, "dot", dropout, 0.0, projected=False, searched="dot")
         head.table.weight.data.normal_(generator=generator)
         self.model = TwoHeads(encoder, PlainHead(normalise=True), head).train()
         self.head, self.encoder = head, encoder
         self.train, self.filter = pairs(kind)
         self.picker = LabelSpacePicker(self.train, self.filter, soft=kind == "soft")
-        self.tokens = texts(ROWS)
+        self.tokens = texts(ROWS, 0, shortest=1)
         self.sgd = BlockedSgd(head.table, name="classifier", lr=LR, weight_decay=DECAY, momentum=momentum)
         groups = [Group("encoder", 1e-2, 0.0, [], [encoder.table])]
         self.optimiser = Optimiser(groups, Schedule("linear", 3), STEPS, blocked=[self.sgd])
@@ -96,12 +96,6 @@ class Everything:
         loss = self.backward(step, batch)
         self.optimiser.step(step)
         return loss
-
-
-def texts(count: int) -> Ragged:
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(1, 9, count)
-    return Ragged(generator.integers(4, 256, lengths.sum()), np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def dense_loss(
@@ -290,7 +284,9 @@ def test_nothing_of_batch_times_labels_is_ever_made() -> None:
 def small_inputs(said: list[str], **changes: Any) -> Inputs:
     train, masked = pairs("plain")
     encoder = Everything().encoder
-    given = Inputs(train, masked, texts(ROWS), texts(LABELS), encoder, "cpu", 16_384, 5, said.append)
+    given = Inputs(
+        train, masked, texts(ROWS, 0, shortest=1), texts(LABELS, 0, shortest=1), encoder, "cpu", 16_384, 5, said.append
+    )
     return replace(given, **changes)
 
 
@@ -321,8 +317,8 @@ def test_renee_learns_and_reports_its_learning_rates() -> None:
     assert stage.optimiser.learning_rates(30)["classifier"] > 0
     assert isinstance(parts.scoring, TwoHeadScoring)
     scorers = parts.scoring.scorers
-    queries = parts.scoring.query_vectors(texts(ROWS), scorers)["clf"]
-    scores = queries @ parts.scoring.label_vectors(texts(LABELS), scorers)["clf"].T
+    queries = parts.scoring.query_vectors(texts(ROWS, 0, shortest=1), scorers)["clf"]
+    scores = queries @ parts.scoring.label_vectors(texts(LABELS, 0, shortest=1), scorers)["clf"].T
     truth = pairs("plain")[0].toarray() > 0
     labelled = truth.any(1)
     assert truth[np.arange(ROWS), scores.argmax(1)][labelled].mean() > 0.9

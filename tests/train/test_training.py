@@ -9,18 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
 
-from harness.batching.mined import pattern
 from harness.data import load
 from harness.errors import UserError
 from harness.infer.load import load_run
 from harness.io.files import read_manifest
 from harness.model.encoders.encoder import load_encoder
-from harness.run import resolve_config, run
+from harness.run import run
 from harness.runs.events import read_events
 from harness.runs.record import read_record
-from harness.settings.layers import Layer
 from harness.settings.method import load_method
 from harness.train import Batch
 from harness.train.checkpoint import load_model
@@ -28,6 +25,8 @@ from harness.train.inputs import hold_out, tokenise, train_side
 from harness.train.objectives import psl
 from harness.train.timing import Timer
 from tests.support.training_runs import DATASET, STEPS, config, only_run, without_dropout
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PICK_SOME_LABELS = ("depsl", "depsl-v1", "unidec", "unidec-thesis", "unidec-v1")
 GOLDEN = {
@@ -72,19 +71,12 @@ def test_a_training_is_complete_and_gives_the_losses_it_always_gave(
     assert record.training["steps"] == STEPS
     assert record.training["seconds"] > 0
     assert record.training["processor_seconds"] > 0
+    assert list(record.scorers) == (["concat", "de", "clf"] if "uni" in method else [])
     manifest = read_manifest(folder, verify=True)
     assert manifest is not None
     assert {"model/model.safetensors", "record.json", "ids.npy"} <= set(manifest["files"])
     assert not (folder / "checkpoints").exists()
     assert load_model(folder / "model")[1]["method"] == method
-
-
-def test_training_beats_the_frozen_encoder(workspace: Path) -> None:
-    trained = run(config(epochs=10, lr_classifier=1e-2), track="none")
-    assert set(trained.scorers) == {"concat", "de", "clf"}
-    assert trained.scorers["concat"] == trained.metrics
-    zero = run(resolve_config("zeroshot", DATASET, [Layer("test", {"encoder": "tiny"})])[0], track="none")
-    assert trained.metrics["P@1"] > zero.metrics["P@1"] + 5
 
 
 def test_dot_products_in_search_change_the_search_alone(workspace: Path) -> None:
@@ -131,21 +123,11 @@ def test_concatenated_scores_are_the_sum_of_both_heads() -> None:
     assert len(labels["concat"]) == dataset.train.shape[1]
 
 
-@pytest.mark.parametrize("scorer", ["de", "clf"])
-def test_the_scorer_option_decides_what_is_reported(scorer: str) -> None:
-    record = run(config(scorer=scorer, epochs=1), track="none")
-    assert record.metrics == record.scorers[scorer]
-    assert next(iter(record.scorers)) == scorer
+def test_the_scorer_option_decides_what_is_reported() -> None:
+    record = run(config(scorer="clf", epochs=1), track="none")
+    assert record.metrics == record.scorers["clf"]
+    assert next(iter(record.scorers)) == "clf"
     assert set(record.scorers) == {"concat", "de", "clf"}
-
-
-def test_held_out_rows_choose_the_epoch(workspace: Path) -> None:
-    record = run(config(validation={"size": 48, "metric": "P@5"}), track="none")
-    folder = only_run(workspace)
-    values = figures(folder, "validation/P@5")
-    assert len(values) == 4
-    assert record.training["validation/P@5"] == max(values)
-    assert record.training["best_epoch"] == 1 + values.index(max(values))
 
 
 def test_training_stops_when_validation_no_longer_improves(workspace: Path) -> None:
@@ -217,6 +199,7 @@ def test_a_batch_of_everything_and_no_negatives_left_are_said(
     record = run(config(dataset=f"{folder}/", batch_size=500), track="none")
     assert any("a batch of 500 is more than the 40 train rows" in warning for warning in record.warnings)
     assert any("no label is left" in warning for warning in record.warnings)
+    assert any("no query has a negative" in warning for warning in record.warnings)
     assert record.training["steps"] == 4
     assert "warning:" in capsys.readouterr().err
 
@@ -247,8 +230,3 @@ def test_seeds_decide_the_model_and_how_it_is_saved_and_padded_does_not(workspac
         metrics.append(record.metrics)
     assert models[0] == models[1] != models[2]
     assert metrics[0] == metrics[1]
-
-
-def test_a_label_of_any_relevance_is_never_mined_as_a_negative() -> None:
-    train = csr_array(np.array([[0.3, 0.0, 1.0], [0.0, 0.0, 0.2]], dtype=np.float32))
-    assert (pattern(train) + pattern(train)).toarray().astype(bool).tolist() == (train.toarray() > 0).tolist()

@@ -50,9 +50,10 @@ def test_a_trial_never_looks_at_test_rows_and_leaves_a_record_alone(
     assert {path.name for path in folder.iterdir()} == {"config.json", "events.jsonl", "record.json", "manifest.json"}
     assert [epoch for epoch, _ in validated] == [1, 2, 3]
     logged = [event["values"] for event in read_events(folder / "events.jsonl") if event["event"] == "metrics"]
-    assert [score for _, score in validated] == [
-        values["validation/P@1"] for values in logged if "validation/P@1" in values
-    ]
+    scores = [values["validation/P@1"] for values in logged if "validation/P@1" in values]
+    assert [score for _, score in validated] == scores
+    assert record.training["validation/P@1"] == max(scores)
+    assert record.training["best_epoch"] == 1 + scores.index(max(scores))
 
 
 def test_without_held_out_rows_there_is_nothing_to_judge_by() -> None:
