@@ -1,4 +1,4 @@
-"""Small datasets in the layouts of the Extreme Classification Repository, good unless a part is replaced."""
+"""Small datasets in the layouts of the Extreme Classification Repository, good unless a part is replaced; JSON lines."""
 
 import gzip
 import json
@@ -20,6 +20,14 @@ TEST = [{"uid": "d", "title": "four\u0000", "target_ind": [3]}, {"uid": "e", "ti
 
 def json_lines(rows: list[Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write_jsonl(folder: Path, **files: list[Any] | bytes) -> Path:
+    """Files of JSON lines by their stems."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in files.items():
+        (folder / f"{name}.jsonl").write_bytes(rows if isinstance(rows, bytes) else json_lines(rows).encode())
+    return folder
 
 
 def write_json_layout(folder: Path, **changed: Any) -> Path:
