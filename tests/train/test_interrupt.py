@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +13,9 @@ import pytest
 from harness.errors import Terminated, terminate
 from harness.train.interrupt import StepBoundary
 from tests.faults.accounts import Account
+from tests.support.tracked_runs import eventually
+from tests.support.training_runs import begin_child, exit_code
 
-ROOT = Path(__file__).parents[2]
 NOTICE = "stopping after this step and saving; once more to stop at once\n"
 STOPS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
 EITHER = pytest.mark.parametrize(("number", "raised"), STOPS)
@@ -142,47 +141,25 @@ def test_a_forked_worker_can_be_terminated_and_leaves_ctrl_c_to_its_parent(numbe
         boundary.check()
 
 
-LOOP = """
-import signal, sys, time
-from harness.errors import Terminated, terminate
-from harness.train.interrupt import StepBoundary
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGTERM, terminate)
-try:
-    with StepBoundary() as boundary:
+def endless() -> None:
+    """A step that never ends; `step` on standard error says that it has begun."""
+    with StepBoundary():
+        os.write(2, b"step\n")
         while True:
-            print("step", flush=True)
-            while sys.argv[1] == "endless" or not boundary.pending:
-                time.sleep(0.01)
-            print("done", flush=True)
-            if boundary.pending:
-                print("saved", flush=True)
-            boundary.check()
-except (KeyboardInterrupt, Terminated) as stop:
-    print(type(stop).__name__, flush=True)
-"""
-
-
-def start_loop(kind: str) -> subprocess.Popen[str]:
-    """A process inside its first step, which ends after a signal has arrived, or never."""
-    command = [sys.executable, "-c", LOOP, kind]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "step\n"
-    return process
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_sigterm_ends_a_real_process_at_once(first: signal.Signals, account: Account) -> None:
+def test_a_second_sigterm_ends_a_real_process_at_once(first: signal.Signals, account: Account, tmp_path: Path) -> None:
     """fault 5: in a step that never ends"""
-    process = start_loop("endless")
-    process.send_signal(first)
-    assert process.stderr is not None
-    assert process.stderr.readline() == NOTICE
-    process.send_signal(signal.SIGTERM)
+    output = tmp_path / "output"
+    child = begin_child(endless, output)
+    eventually(lambda: output.exists() and output.read_text() == "step\n")
+    os.kill(child, first)
+    eventually(lambda: output.read_text() == "step\n" + NOTICE)
+    os.kill(child, signal.SIGTERM)
     began = time.monotonic()
-    out, _ = process.communicate(timeout=30)
+    assert exit_code(child) == -signal.SIGTERM
     seconds = time.monotonic() - began
-    assert (out, process.returncode) == ("", -signal.SIGTERM)
     account.did(f"{first.name}, then SIGTERM, to a process in a step that never ends")
     account.saw(f"the first was held with a notice; {seconds:.1f} s after the second it had died of SIGTERM")
