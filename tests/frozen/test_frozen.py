@@ -29,6 +29,7 @@ import torch
 
 import harness.run
 from harness.experiments.sweep import worker
+from harness.experiments.sweep.results import Results
 from tests.support.commands import call
 from tests.support.forks import fork_jobs
 
@@ -296,6 +297,7 @@ def forked_jobs() -> Iterator[None]:
         return worker.main() if words[-1] == worker.__name__ else call(*words[words.index("run") :])
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Results, "draw", lambda results: [])  # takes seconds, and no command prints it
         fork_jobs(patch, act)
         yield
 
@@ -381,7 +383,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "mlflow_store")
 @pytest.mark.parametrize("name", PARTS)
 def test_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
