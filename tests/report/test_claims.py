@@ -34,21 +34,20 @@ def claim(*tests: dict[str, Any], **metadata: Any) -> Claim:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "behind", "margin", "verdict"),
+    ("ahead", "behind", "verdicts"),
     [
-        (0.7, 0.4, 0, "holds"),
-        (0.4, 0.7, 0, "does not hold"),
-        (0.5, 0.5, 0, "undecided"),
-        (0.5, 0.52, 25, "holds"),
-        (0.4, 0.7, 10, "does not hold"),
+        (0.7, 0.4, {0: "holds"}),
+        (0.4, 0.7, {0: "does not hold", 10: "does not hold"}),
+        (0.5, 0.52, {0: "undecided", 25: "holds"}),
     ],
 )
 def test_a_claim_is_decided_by_the_rows(
-    ahead: float, behind: float, margin: float, verdict: str, tmp_path: Path
+    ahead: float, behind: float, verdicts: dict[float, str], tmp_path: Path
 ) -> None:
-    (finding,) = Findings(hard_negative_runs(tmp_path, ahead, behind), [claim({"margin": margin})]).all
-    assert finding.verdict == verdict
-    (outcome,) = finding.outcomes
+    """By margins of points that it may be behind."""
+    found = Findings(hard_negative_runs(tmp_path, ahead, behind), [claim({"margin": margin}) for margin in verdicts])
+    assert [one.verdict for one in found.all] == [*verdicts.values()]
+    (outcome,) = found.all[0].outcomes
     assert (outcome.dataset, outcome.measure) == (DATASET, "P@1")
     assert outcome.values == pytest.approx((100 * ahead, 100 * behind), abs=6)
 
@@ -64,15 +63,12 @@ def test_the_more_tests_the_stricter(tmp_path: Path) -> None:
     assert among.sign == 0
 
 
-@pytest.mark.parametrize("missing", [{"ahead": "nobody"}, {"table": "nothing"}, {"datasets": ["lf-debian"]}])
-def test_what_was_not_run_is_not_decided(missing: dict[str, Any], tmp_path: Path) -> None:
-    (finding,) = Findings(hard_negative_runs(tmp_path, 0.7, 0.4), [claim(missing)]).all
-    assert (finding.verdict, finding.outcomes) == ("not run", ())
-
-
-def test_runs_without_rows_are_not_tested() -> None:
-    runs = (record("a", method="unidec-thesis"), record("b", method="unidec-thesis", eta=0))
-    assert Findings(Results(runs), [claim({})]).all[0].verdict == "not run"
+def test_what_was_not_run_or_has_no_rows_is_not_decided(tmp_path: Path) -> None:
+    runs = hard_negative_runs(tmp_path, 0.7, 0.4)
+    missing = [claim(lack) for lack in ({"ahead": "nobody"}, {"table": "nothing"}, {"datasets": ["lf-debian"]})]
+    without_rows = (record("a", method="unidec-thesis"), record("b", method="unidec-thesis", eta=0))
+    found = [*Findings(runs, missing).all, *Findings(Results(without_rows), [claim({})]).all]
+    assert [(one.verdict, one.outcomes) for one in found] == [("not run", ())] * 4
 
 
 def test_an_explanation_of_another_verdict_is_not_shown(tmp_path: Path) -> None:
@@ -143,12 +139,12 @@ def timed(found: Results, change: Callable[[RunRecord], dict[str, Any]], share: 
     return Findings(replace(found, records=runs), [claim(HALF | {"cheaper": share})]).all[0]
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1.0, "holds"), (0.5, "does not hold")])
-def test_a_share_of_the_training_time(share: float, verdict: str, tmp_path: Path) -> None:
+def test_a_share_of_the_training_time(tmp_path: Path) -> None:
     """Both were trained for two hours."""
-    finding = timed(hard_negative_runs(tmp_path, 0.5, 0.5), lambda _: {}, share)
-    assert finding.verdict == verdict
-    assert finding.outcomes[0].values == (7200.0, 7200.0)
+    runs = hard_negative_runs(tmp_path, 0.5, 0.5)
+    findings = [timed(runs, lambda _: {}, share) for share in (1.0, 0.5)]
+    assert [one.verdict for one in findings] == ["holds", "does not hold"]
+    assert findings[0].outcomes[0].values == (7200.0, 7200.0)
 
 
 @pytest.mark.parametrize(
@@ -196,22 +192,18 @@ def test_seconds_of_two_machines_are_not_compared(tmp_path: Path) -> None:
     assert one.values == (10.0, 10.0)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"environment": {"harness": "0.1.0", "cores": 2}},  # nobody knows the processor
-        *({"training": dict.fromkeys(claims.TIMES, odd)} for odd in ("abc", [], float("nan"), 10**400, -5, True, None)),
-    ],
-)
-def test_costs_that_say_nothing_are_not_compared(change: dict[str, Any], tmp_path: Path) -> None:
-    assert timed(hard_negative_runs(tmp_path, 0.5, 0.5), lambda _: change).outcomes == ()
+def test_costs_that_say_nothing_are_not_compared(tmp_path: Path) -> None:
+    runs = hard_negative_runs(tmp_path, 0.5, 0.5)
+    unknown_processor = {"environment": {"harness": "0.1.0", "cores": 2}}
+    assert timed(runs, lambda _: unknown_processor).outcomes == ()
+    for odd in ("abc", [], float("nan"), 10**400, -5, True, None):
+        assert timed(runs, lambda _, odd=odd: {"training": dict.fromkeys(claims.TIMES, odd)}).outcomes == ()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("key", ["cpu", "cores", "device"])
-def test_what_makes_a_machine(key: str) -> None:
-    one = record("a", environment={"cpu": "a", "cores": 2, "device": "cuda"})
-    other = record("a", environment={"cpu": "a", "cores": 2, "device": "cuda"} | {key: "other"})
-    assert machine_of(one) != machine_of(other)
+def test_what_makes_a_machine() -> None:
+    where = {"cpu": "a", "cores": 2, "device": "cuda"}
+    other = [record("a", environment=where | {key: "other"}) for key in where]
+    assert len({machine_of(one) for one in (record("a", environment=where), *other)}) == 4
 
 
 # -- the file of claims
@@ -243,23 +235,20 @@ def test_a_claim_that_nothing_can_decide_is_a_fault(change: dict[str, Any], mess
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("texts", "message"),
     [
         ({"accounts": {"lf-pydoks": "Because."}}, "accounts: .*did you mean 'lf-pydocs'"),
         ({"reruns": {"lf-pydoks": "Because."}}, "reruns: .*did you mean 'lf-pydocs'"),
-        ({"accounts": {"minilm": "Few epochs."}}, None),
         ({"reruns": {"minilm": "Nobody would see it."}}, "reruns: .*minilm"),
         ({"reruns": {"lf-pydocs": "Of no run."}}, "lf-pydocs names no run"),
         ({"reruns": {"lf-pydocs": "It had {}."}}, "names '', which is no run on it"),
         ({"reruns": {"lf-pydocs": "It had {2026-unidec-lf-pydocstitles-s0-66e1}."}}, "is no run on it"),
     ],
 )
-def test_a_text_about_no_dataset_or_run_is_a_fault(told: dict[str, Any], message: str | None, tmp_path: Path) -> None:
-    if message is None:
-        check_claims(written(tmp_path, **told))
-        return
+def test_a_text_about_no_dataset_or_run_is_a_fault(texts: dict[str, Any], message: str, tmp_path: Path) -> None:
+    check_claims(written(tmp_path, accounts={"minilm": "Few epochs."}))
     with pytest.raises(UserError, match=message):
-        check_claims(written(tmp_path, **told))
+        check_claims(written(tmp_path, **texts))
 
 
 @pytest.mark.parametrize("pairs", [("Φ", ""), ("Φ", "Φ")])

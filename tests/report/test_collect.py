@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -82,16 +84,14 @@ def test_rows_read_back_as_the_run_folder_has_them(dataset: Dataset, runs: Path,
 def test_a_dataset_without_propensities_keeps_what_it_has(dataset: Dataset, runs: Path, out: Path) -> None:
     folder = add_run(runs, dataset, "a0")
     record, scores = read_record(folder), np.load(folder / "per_row.npy")
-    kept = [place for place, name in enumerate(record.per_row) if not name.startswith("PS")]
-    np.save(folder / "per_row.npy", scores[:, kept])
-    names = [record.per_row[place] for place in kept]
-    figures = {name: value for name, value in record.metrics.items() if not name.startswith("PS")}
+    names = [name for name in record.per_row if not name.startswith("PS")]
+    np.save(folder / "per_row.npy", scores[:, [record.per_row.index(name) for name in names]])
+    figures = {name: record.metrics[name] for name in names}
     write_record(folder, record.model_copy(update={"per_row": names, "metrics": figures}))
     write_manifest(folder, {})
     assert collect([runs], None, [], out).left_out == ()
     results = read_results(out)
     rows = results.rows(results.records[0], None, "P@5")
-    assert rows is not None
     np.testing.assert_array_equal(rows, scores[:, record.per_row.index("P@5")])
     assert results.rows(results.records[0], None, "PSP@5") is None
 
@@ -117,12 +117,15 @@ def test_runs_are_added_and_changed_ones_replaced(dataset: Dataset, runs: Path, 
     assert collect([runs.with_name("more")], None, [], out).written == (file,)
     write_record(folder, read_record(folder).model_copy(update={"warnings": ["late"]}))
     assert collect([runs], None, [], out).written == (file,)
+    (folder / "per_row.npy").unlink()
+    lost = collect([runs], None, [], out)
+    assert (len(lost.left_out), lost.written) == (1, ()), "scores stay when the run folder has lost them"
     kept = read_results(out)
     assert {one.run_id: one.warnings for one in kept.records} == {"a0": ["late"], "b0": []}
     assert all(kept.rows(one, None, "P@1") is not None for one in kept.records)
 
 
-def earlier(folder: Path, run: Path, study: Study) -> RunRecord:
+def earlier(folder: Path, run: Path) -> RunRecord:
     """A folder of reports as earlier versions wrote it: a file for each record, archive of rows, study and dataset."""
     record = read_record(run)
     values = record.model_dump(mode="json")
@@ -134,19 +137,17 @@ def earlier(folder: Path, run: Path, study: Study) -> RunRecord:
         if (rows := run_rows(run, record, scorer))
     }
     np.savez_compressed(folder / "runs" / f"{record.run_id}.rows.npz", **scores)
-    write_json(folder / "studies" / f"{study.name}.json", study.model_dump(mode="json"))
-    write_json(
-        folder / "neighbours" / "lf-a.json", Neighbours(dataset="lf-a", digest="d", examples=[]).model_dump(mode="json")
-    )
+    write_json(run.parent / "s/study.json", study_metadata([slot(0, "COMPLETE")], [0]))
+    write_json(folder / "studies/s.json", read_study(run.parent / "s/study.json").model_dump(mode="json"))
+    write_json(folder / "neighbours/lf-a.json", {"dataset": "lf-a", "digest": "d", "examples": []})
     return checked_record(values, "")
 
 
 def test_a_folder_of_an_earlier_version_is_refused_and_converted(
-    dataset: Dataset, runs: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dataset: Dataset, runs: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_json(tmp_path / "s/study.json", study_facts([slot(0, "COMPLETE")], [0]))
     add_scorers(add_run(runs, dataset, "a0"), dataset, 0.3)
-    record = earlier(out, runs / "a0", read_study(tmp_path / "s/study.json"))
+    record = earlier(out, runs / "a0")
     (out / "runs" / "damaged.json").write_text("{")
     assert read_results(out).records == ()
     assert call("report", "--runs", str(out / "runs")) == 2
@@ -194,31 +195,25 @@ def test_rows_that_are_not_those_of_the_record_are_left_out(dataset: Dataset, ru
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("damage", "reason"),
     [
-        ("{", "JSON"),
-        ('{"run_id": "x"}', "Field required"),
-        (None, "cannot be used"),
-        ("nan", "finite number"),
+        (lambda _: "{", "JSON"),
+        (lambda _: '{"run_id": "x"}', "Field required"),
+        (lambda record: json.dumps({**record, "run_id": "../../../elsewhere"}), "cannot be used"),
+        (lambda record: json.dumps({**record, "seconds": float("nan")}), "finite number"),
     ],
 )
 def test_a_damaged_record_is_told_and_left_out(
-    dataset: Dataset, runs: Path, out: Path, text: str | None, reason: str
+    dataset: Dataset, runs: Path, out: Path, damage: Callable[[dict[str, Any]], str], reason: str
 ) -> None:
-    """Cut short, of another shape, with a name that leads elsewhere, or with a NaN."""
-    good, bad = add_run(runs, dataset, "good"), add_run(runs, dataset, "bad")
-    record = json.loads((bad / "record.json").read_text())
-    if text is None:
-        text = json.dumps({**record, "run_id": "../../../elsewhere"})
-    elif text == "nan":
-        text = json.dumps({**record, "seconds": float("nan")})
-    (bad / "record.json").write_text(text)
+    add_run(runs, dataset, "good")
+    file = add_run(runs, dataset, "bad") / "record.json"
+    file.write_text(damage(json.loads(file.read_text())))
     found = collect([runs], None, [], out)
     assert found.runs == 1
     assert len(found.left_out) == 1
     assert reason in found.left_out[0]
     assert [one.run_id for one in read_results(out).records] == ["good"]
-    assert good.exists()
 
 
 def test_two_folders_of_one_run_count_once(dataset: Dataset, runs: Path, out: Path) -> None:
@@ -235,7 +230,7 @@ def slot(number: int, state: str, **metadata: Any) -> dict[str, Any]:
     return {**row, "seconds": 2.5, "run_id": f"r{number}", "reason": None, **metadata}
 
 
-def study_facts(slots: list[dict[str, Any]], best: list[int]) -> dict[str, Any]:
+def study_metadata(slots: list[dict[str, Any]], best: list[int]) -> dict[str, Any]:
     config = {"encoder": "static", "seed": 3, "validation": {"size": 0.1, "metric": "P@1"}, "max_len": 32}
     config["params"] = {"beta": 3, "eta": 6, "tau": 0.05}
     space = {"beta": {"low": 1, "high": 6, "knobs": ["beta"]}, "tau": {"low": 0.02, "high": 0.1, "log": True}}
@@ -249,8 +244,8 @@ def test_a_study_keeps_its_ended_trials_by_slot(tmp_path: Path, out: Path) -> No
     """A trial that was put back has another number in the database; `best` names slots."""
     slots = [slot(0, "COMPLETE"), slot(1, "PRUNED"), slot(2, "FAIL", seconds=None), slot(3, "RUNNING")]
     slots.append(slot(4, "COMPLETE", trial=20))
-    write_json(tmp_path / "studies/mine/study.json", study_facts(slots, [4]))
-    write_json(tmp_path / "studies/new/study.json", study_facts([slot(0, "WAITING")], []))
+    write_json(tmp_path / "studies/mine/study.json", study_metadata(slots, [4]))
+    write_json(tmp_path / "studies/new/study.json", study_metadata([slot(0, "WAITING")], []))
     (tmp_path / "studies/bad").mkdir()
     (tmp_path / "studies/bad/study.json").write_text("[]")
     found = collect([], tmp_path / "studies", [], out)
@@ -274,7 +269,7 @@ def test_a_study_keeps_its_ended_trials_by_slot(tmp_path: Path, out: Path) -> No
 
 @pytest.mark.parametrize("lost", ["identity", "search", "slots", "objectives", "best"])
 def test_a_study_of_another_shape_is_refused(tmp_path: Path, lost: str) -> None:
-    metadata = study_facts([slot(0, "COMPLETE")], [0])
+    metadata = study_metadata([slot(0, "COMPLETE")], [0])
     del metadata[lost]
     write_json(tmp_path / "s/study.json", metadata)
     with pytest.raises(DataError, match=r"study\.json"):
@@ -297,8 +292,6 @@ def test_neighbours_come_from_the_prepared_folder_and_hold_no_text(dataset: Data
 
 def test_neighbours_are_those_of_the_data_that_runs_have(dataset: Dataset, runs: Path, out: Path) -> None:
     """Of two prepared versions of a dataset the one of the newest run; a longer name is another dataset."""
-    import shutil
-
     folder = dataset.folder
     for name, digest in ((f"{dataset.name}-zzzz", "e" * 64), (f"{dataset.name}-x-aaaa", "f" * 64)):
         shutil.copytree(folder, folder.with_name(name))
@@ -366,16 +359,6 @@ def test_what_occurs_together_is_held_against_the_items_own_labels(
     assert found.true_share == (pytest.approx(true / total, abs=1e-4) if total and len(counted) >= 30 else None)
 
 
-@pytest.mark.parametrize(("items", "share"), [(29, None), (30, 15.5 / 30)])
-def test_a_few_items_tell_nothing(items: int, share: float | None) -> None:
-    """Item k has labels k and k + 1: beside label k stand k - 1 and k + 1 half the time each, beside label 0 only 1."""
-    chain = csr_array(np.eye(items, items + 1) + np.eye(items, items + 1, 1), dtype=np.float32)
-    same = csr_array(np.eye(items, items + 1, dtype=np.float32))
-    found = find_neighbours("lf-a", "d", chain, Texts.from_strings(["id"] * (items + 1)), same)
-    assert found.items == items
-    assert found.true_share == (pytest.approx(share, abs=1e-4) if share else None)
-
-
 def test_neighbours_show_a_planted_group() -> None:
     """Label 0 has ten rows: nine with label 1, six with label 2, one with label 3, which is too few to be shown."""
     dense = np.zeros((40, 5), np.float32)
@@ -387,7 +370,7 @@ def test_neighbours_show_a_planted_group() -> None:
 
 def test_a_file_that_lost_bytes_is_refused(dataset: Dataset, runs: Path, out: Path) -> None:
     """fault 67: a Parquet file and an archive of an earlier version are read whole or refused"""
-    record = earlier(out, add_run(runs, dataset, "a0"), read_study(study_file(out)))
+    record = earlier(out, add_run(runs, dataset, "a0"))
     file = out / "runs" / "a0.rows.npz"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] + b"\xff" * 16 + whole[len(whole) // 2 + 16 :])
@@ -407,20 +390,6 @@ def test_a_file_that_lost_bytes_is_refused(dataset: Dataset, runs: Path, out: Pa
             parquet.write_bytes(damaged)
             with suppress(DataError):  # bytes that nothing reads may be others
                 assert read_results(out).records == (record,)
-
-
-def study_file(folder: Path) -> Path:
-    write_json(folder.parent / "s/study.json", study_facts([slot(0, "COMPLETE")], [0]))
-    return folder.parent / "s/study.json"
-
-
-def test_scores_stay_when_the_run_folder_has_lost_them(dataset: Dataset, runs: Path, out: Path) -> None:
-    folder = add_run(runs, dataset, "a0")
-    collect([runs], None, [], out)
-    before = contents(out)
-    (folder / "per_row.npy").unlink()
-    assert len(collect([runs], None, [], out).left_out) == 1
-    assert contents(out) == before
 
 
 def test_a_record_of_a_later_version_is_not_written_over(dataset: Dataset, runs: Path, out: Path) -> None:
