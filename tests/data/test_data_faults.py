@@ -1,6 +1,5 @@
 """Filter files that are missing, empty or wrong; rows without labels, labels without rows, no propensity constants."""
 
-import json
 import math
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from harness.settings.layers import Layer
 from tests.faults.accounts import Account
 from tests.support.commands import call
 from tests.support.oracles import figures, label_weights, row_sets
-from tests.support.repository_files import write_card, write_json_layout
+from tests.support.repository_files import write_card, write_json_layout, write_jsonl
 from tests.support.training_runs import config
 
 ITEMS, ROWS = 40, 30
@@ -32,16 +31,17 @@ def test_an_lf_dataset_without_a_filter_file_is_refused_unless_told(
     """fault 48: missing"""
     write_card(workspace, "lf-mine", filter="required")
     raw = write_json_layout(workspace / "data" / "lf-mine")
-    (raw / "filter_labels_test.txt").unlink()
-    assert call(*RUN) == 2
-    printed = capsys.readouterr().err
-    assert all(words in printed for words in ("filter_labels_train.txt", "filter_labels_test.txt", "--no-filter"))
+    for missing in ("filter_labels_test.txt", "filter_labels_train.txt"):
+        (raw / missing).unlink()
+        assert call(*RUN) == 2
+        printed = capsys.readouterr().err
+        assert all(words in printed for words in ("filter_labels_train.txt", "filter_labels_test.txt", "--no-filter"))
     assert not (workspace / "runs").exists()
     assert call(*RUN, "--no-filter") == 0
     (record,) = find_records([workspace / "runs"])
     assert record.dataset["filter"] is False
     assert load("lf-mine", use_filter=False).test_filter.nnz == load("lf-mine", use_filter=False).train_filter.nnz == 0
-    account.did("filter_labels_test.txt is missing beside an LF dataset; then the same with --no-filter")
+    account.did("one filter file, then both are missing beside an LF dataset; then the same with --no-filter")
     account.saw("exit code 2, naming both files and --no-filter, no run; then exit code 0, recorded as unfiltered")
 
 
@@ -70,18 +70,18 @@ def test_filter_files_that_are_empty_or_wrong(
 
 def items_that_are_labels(folder: Path) -> Path:
     """Each test row is an item of the label set, word for word, and must not find itself."""
-    folder.mkdir()
     names = [f"item number {label}" for label in range(ITEMS)]
-    labels = [{"id": label, "text": name} for label, name in enumerate(names)]
-    train = [{"text": f"row {row}", "labels": sorted({row * row % ITEMS, row % 5})} for row in range(90)]
     test = [
         {"id": row, "text": names[row], "labels": [label for label in range(row % 4, ITEMS, 4) if label != row]}
         for row in range(ROWS)
     ]
-    pairs = [{"split": "test", "id": row, "label": row} for row in range(ROWS)]
-    for name, rows in (("labels", labels), ("train", train), ("test", test), ("filter", pairs)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return write_jsonl(
+        folder,
+        labels=[{"id": label, "text": name} for label, name in enumerate(names)],
+        train=[{"text": f"row {row}", "labels": sorted({row * row % ITEMS, row % 5})} for row in range(90)],
+        test=test,
+        filter=[{"split": "test", "id": row, "label": row} for row in range(ROWS)],
+    )
 
 
 def finished(**values: object) -> RunRecord:
@@ -121,13 +121,12 @@ UNSEEN = (10, 11)
 
 def write_folder(folder: Path) -> Path:
     """Every third train row and every fourth test row has no label."""
-    folder.mkdir()
-    train = [{"text": f"word{row % 10} and {row}", "labels": [row % 10] if row % 3 else []} for row in range(TRAIN)]
-    test = [{"text": f"word{row % 10} or {row}", "labels": [row % 11] if row % 4 else []} for row in range(TEST)]
-    labels = [{"id": label, "text": f"word{label}"} for label in range(LABELS)]
-    for name, rows in (("train", train), ("test", test), ("labels", labels)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    return write_jsonl(
+        folder,
+        train=[{"text": f"word{row % 10} and {row}", "labels": [row % 10] if row % 3 else []} for row in range(TRAIN)],
+        test=[{"text": f"word{row % 10} or {row}", "labels": [row % 11] if row % 4 else []} for row in range(TEST)],
+        labels=[{"id": label, "text": f"word{label}"} for label in range(LABELS)],
+    )
 
 
 def trained(dataset: str) -> RunRecord:

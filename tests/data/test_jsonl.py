@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from harness.data.sources.jsonl import import_folder
 from harness.errors import DataError, UserError
 from tests.faults.accounts import Account
 from tests.support.commands import call
+from tests.support.repository_files import write_jsonl
 
 LABELS = [{"id": "red", "text": "the colour red"}, {"id": 7, "text": "seven"}, {"id": "café", "text": ""}]
 TRAIN = [
@@ -33,20 +33,12 @@ FILTER = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "mine", labels=LABELS, train=TRAIN, test=TEST)
-
-
-def write(folder: Path, **files: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in files.items():
-        text = rows if isinstance(rows, bytes) else "".join(json.dumps(row) + "\n" for row in rows).encode()
-        (folder / f"{name}.jsonl").write_bytes(text)
-    return folder
+    return write_jsonl(tmp_path / "mine", labels=LABELS, train=TRAIN, test=TEST)
 
 
 def test_a_folder_is_read(folder) -> None:
     """faults 43, 44 and 45: a repeated label is kept once; odd rows are counted."""
-    dataset = load(write(folder, filter=FILTER))
+    dataset = load(write_jsonl(folder, filter=FILTER))
     assert list(dataset.train_text) == ["apples", "nothing", ""]
     assert list(dataset.test_text) == ["cherries"]
     assert list(dataset.label_text) == ["the colour red", "seven", ""]
@@ -66,23 +58,18 @@ def test_a_folder_is_read(folder) -> None:
     ]
 
 
-def test_gzip_and_windows_files_hold_the_same_data(folder, tmp_path) -> None:
-    """faults 44 and 53."""
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in folder.iterdir():
-        data = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
-        (other / f"{path.name}.gz").write_bytes(gzip.compress(data))
-    assert load(other).digest == load(folder).digest
-
-
 def test_the_digest_follows_the_data(folder, tmp_path) -> None:
-    """fault 53."""
+    """faults 44 and 53: not the name, nor gzip, a byte order mark and the ends of lines."""
     digest = load(folder).digest
     import_folder(folder, "renamed", propensity=(0.6, 2.6))
     assert load("renamed").digest == digest
-    changed = write(tmp_path / "mine2", labels=LABELS, train=TRAIN, test=[{**TEST[0], "text": "cherrieS"}])
+    changed = write_jsonl(tmp_path / "changed", labels=LABELS, train=TRAIN, test=[{**TEST[0], "text": "cherrieS"}])
     assert load(changed).digest != digest
+    (tmp_path / "packed").mkdir()
+    for path in folder.iterdir():
+        data = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
+        (tmp_path / "packed" / f"{path.name}.gz").write_bytes(gzip.compress(data))
+    assert load(tmp_path / "packed").digest == digest
 
 
 ROW = {"text": "x", "labels": ["red"]}
@@ -118,26 +105,26 @@ ROW = {"text": "x", "labels": ["red"]}
 )
 def test_a_fault_is_named_with_its_file_and_line(folder, name, rows, line, message) -> None:
     """faults 40, 43, 44, 48 and 51."""
-    write(folder, **{name: rows})
+    write_jsonl(folder, **{name: rows})
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         load(folder)
     assert (caught.value.path, caught.value.line) == (folder / f"{name}.jsonl", line)
 
 
-def test_faults_behind_many_good_lines(folder, account: Account) -> None:
+def test_a_fault_behind_many_good_lines(folder, account: Account) -> None:
     """fault 51: the lines of later chunks are counted as well as those of the first."""
-    rows = [{"id": number, "text": "word " * 40, "labels": [7]} for number in range(9_000)]
+    rows = [{"id": number, "text": "word " * 40, "labels": [7]} for number in range(5_500)]
     faults = {
         "no `labels` in this row": {"text": "x"},
         "`text` must be a string, not a whole number": {"text": 5, "labels": []},
         "row id '17' appears in this file already": {"id": "17", "text": "x", "labels": []},
     }
-    for place, (message, fault) in enumerate(faults.items(), 8_000):
-        with pytest.raises(DataError) as caught:
-            load(write(folder, train=[*rows[:place], fault, *rows[place:]]))
-        assert str(caught.value).startswith(f"{folder / 'train.jsonl'}:{place + 1}: {message}")
-    account.did("one bad row among 9,000: a missing key, a number for a text, an id that stands there already")
-    account.saw("refused at train.jsonl:8001, :8002 and :8003, the last with: " + message)
+    for message, fault in faults.items():
+        with pytest.raises(DataError, match=re.escape(message)) as caught:
+            load(write_jsonl(folder, train=[*rows, fault, *rows[:1]]))
+        assert (caught.value.path, caught.value.line) == (folder / "train.jsonl", 5_501)
+    account.did(f"one bad row behind 5,500 good ones: {'; '.join(faults)}")
+    account.saw(f"{len(faults)} of {len(faults)} refused at train.jsonl:5501")
 
 
 def test_import_makes_a_dataset_with_measured_figures(folder, home) -> None:
@@ -166,17 +153,17 @@ def leftovers(home: Path) -> list[str]:
 def test_a_failure_at_any_step_leaves_all_as_it_was(folder, home, monkeypatch, overwrite) -> None:
     if overwrite:
         import_folder(folder, "mine")
-        write(folder, test=[{"text": "changed", "labels": []}])
+        write_jsonl(folder, test=[{"text": "changed", "labels": []}])
     before = leftovers(home)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    write(folder, train=[{"text": "x", "labels": ["unknown"]}])
+    write_jsonl(folder, train=[{"text": "x", "labels": ["unknown"]}])
     with pytest.raises(DataError, match=r"mine/train\.jsonl:1: "):
         import_folder(folder, "mine", overwrite=overwrite)
     assert leftovers(home) == before
-    write(folder, train=TRAIN)
+    write_jsonl(folder, train=TRAIN)
     for step in ("harness.data.sources.jsonl.write_text", "shutil.copy2"):
         with monkeypatch.context() as patch:
             patch.setattr(step, full)
@@ -187,32 +174,27 @@ def test_a_failure_at_any_step_leaves_all_as_it_was(folder, home, monkeypatch, o
         assert load("mine").test_text[0] == "cherries"
 
 
-def test_a_taken_name_is_refused_unless_overwritten(folder) -> None:
+def test_a_taken_name_is_refused_unless_overwritten(folder, home) -> None:
     import_folder(folder, "mine")
-    write(folder, train=[{"text": "other", "labels": ["red"]}])
+    write_jsonl(folder, train=[{"text": "other", "labels": ["red"]}])
     with pytest.raises(UserError, match="there is a dataset mine already"):
         import_folder(folder, "mine")
     assert load("mine").train.shape[0] == 3
-    assert import_folder(folder, "mine", overwrite=True).statistics.train == 1
+    assert import_folder(folder, "mine", overwrite=True) == load_card("mine")
     assert list(load("mine").train_text) == ["other"]
-    assert load_card("mine").statistics.train == 1
-
-
-@pytest.mark.parametrize("name", ["../x", "/abs", "", "a" * 300, "nul", "a/b", ".hidden"])
-def test_unsafe_names_are_refused(folder, home, name) -> None:
-    """fault 70."""
-    with pytest.raises(UserError, match="cannot be used"):
-        import_folder(folder, name)
-    assert leftovers(home) == []
+    before = leftovers(home)
+    with pytest.raises(UserError, match="cannot be used"):  # fault 70; other names in test_cards.py
+        import_folder(folder, "../x")
+    assert leftovers(home) == before
 
 
 def test_held_out_rows_depend_on_their_text_alone(tmp_path) -> None:
     """fault 47: rows of equal text are never parted."""
     rows = [{"id": n, "text": f"text {n % 150}", "labels": [("red", 7)[n % 2]]} for n in range(300)]
     pairs = [{"split": "train", "id": n, "label": "café"} for n in range(0, 300, 7)]
-    folder = write(tmp_path / "mine", labels=LABELS, train=rows, filter=pairs)
+    folder = write_jsonl(tmp_path / "mine", labels=LABELS, train=rows, filter=pairs)
     import_folder(folder, "forward", test_fraction=0.3)
-    import_folder(write(tmp_path / "back", labels=LABELS, train=rows[::-1]), "backward", test_fraction=0.3)
+    import_folder(write_jsonl(tmp_path / "back", labels=LABELS, train=rows[::-1]), "backward", test_fraction=0.3)
     forward, backward = load("forward"), load("backward")
     assert set(forward.test_text) == set(backward.test_text)
     assert not set(forward.test_text) & set(forward.train_text)
@@ -234,12 +216,12 @@ def test_held_out_rows_depend_on_their_text_alone(tmp_path) -> None:
 def test_test_texts_that_stand_in_train_are_in_the_card(folder, home, capsys, account: Account) -> None:
     """fault 47: and said at once; blank texts are no copies of one another."""
     test = [{"text": text, "labels": ["red"]} for text in ("new", "nothing", "", "apples", "Apples", "apples")]
-    assert call("data", "import", str(write(folder, test=test)), "--name", "mine") == 0
+    assert call("data", "import", str(write_jsonl(folder, test=test)), "--name", "mine") == 0
     note = "3 of 6 test texts also stand in train (first: test row 1 equals train row 1, counted from 0)"
     assert f"warning: {note}\n" in capsys.readouterr().err
     assert load_card("mine").notes == [note]
     assert note in " ".join((home / "cards" / "mine.yaml").read_text().split())
-    assert import_folder(write(folder, test=TEST), "clean").notes == []
+    assert import_folder(write_jsonl(folder, test=TEST), "clean").notes == []
     account.did("imported a folder of which 3 of 6 test texts are train texts, and one that has none")
     account.saw(f"the one card's note: {note}")
 
@@ -266,13 +248,13 @@ SOUP = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SOUP, st.sampled_from(["train", "test", "labels", "filter"]))
 def test_random_files_never_raise_anything_but_a_user_error(tmp_path_factory, soup, name) -> None:
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_HOME", str(home))
-        folder = write(home / "mine", **{"labels": LABELS, "train": TRAIN, "test": TEST, name: soup})
+        folder = write_jsonl(home / "mine", **{"labels": LABELS, "train": TRAIN, "test": TEST, name: soup})
         try:
             dataset = load(folder)
         except UserError:

@@ -9,7 +9,7 @@ import pytest
 from harness.data import load
 from harness.errors import DataError
 from tests.faults.accounts import Account
-from tests.support.repository_files import good, write_json_layout, write_text_layout
+from tests.support.repository_files import good, write_json_layout, write_jsonl, write_text_layout
 
 FAULTY = {">= L": "4", "far beyond": "9999999999", "negative": "-1", "float": "1.0", "text": "x"}
 """There are four labels."""
@@ -31,13 +31,11 @@ def repository_json(folder: Path, labels: list[str]) -> tuple[Path, str]:
 
 
 def json_lines(folder: Path, labels: list[str]) -> tuple[Path, str]:
-    folder.mkdir(exist_ok=True)
-    (folder / "labels.jsonl").write_text("".join(f'{{"id": {label}, "text": "label"}}\n' for label in range(4)))
-    (folder / "test.jsonl").write_text('{"text": "t", "labels": [0]}\n')
     listed = ", ".join(f'"{label}"' if label == "x" else label for label in labels)
     rows = ['{"text": "t", "labels": [0]}', f'{{"text": "t", "labels": [{listed}]}}', '{"text": "t", "labels": []}']
-    (folder / "train.jsonl").write_text("\n".join(rows))
-    return folder, "train.jsonl:2: "
+    texts = [{"id": label, "text": "label"} for label in range(4)]
+    train = "\n".join(rows).encode()
+    return write_jsonl(folder, labels=texts, test=[{"text": "t", "labels": [0]}], train=train), "train.jsonl:2: "
 
 
 def filter_file(folder: Path, labels: list[str]) -> tuple[Path, str]:
