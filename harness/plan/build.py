@@ -31,7 +31,7 @@ from harness.model.encoders.static import Distilled, TokenEncoder
 from harness.model.encoders.transformer import quiet_library, wrap
 from harness.model.heads import Classifier, RetrievalHead, TwoHeads
 from harness.model.tables import RowTable
-from harness.plan.data import DataFacts, stand_in
+from harness.plan.data import DataSizes, stand_in
 from harness.plan.trace import FAKE, HOST, Calls, Cost, Trace, as_on, half_copies, replayed
 from harness.settings.method import Inputs, Parts, load_method
 from harness.settings.schema import RunConfig
@@ -149,7 +149,7 @@ class Built:
     """A method for a dataset, an encoder and a kind of device."""
 
     config: RunConfig
-    data: DataFacts
+    data: DataSizes
     kind: str
     """cpu or cuda."""
     labels: int
@@ -226,8 +226,36 @@ class Built:
 
     def _traced(self, position: int, micro_batch: int | None) -> Step:
         if (position, micro_batch) not in self._steps:
-            self._steps[position, micro_batch] = _traced(self, position, micro_batch)
+            self._steps[position, micro_batch] = self._trace(self.stages[position], micro_batch)
         return self._steps[position, micro_batch]
+
+    def _trace(self, stage: Stage, micro_batch: int | None) -> Step:
+        objective = copy.copy(stage.objective)
+        rows = np.arange(self.batch(stage))
+        pool = stage.source.pool(rows, 0)
+        model = self.parts.model
+        assert model is not None
+        with FAKE, as_on(self.kind):
+            if micro_batch is not None:
+                objective.work_in_pieces(micro_batch)
+        half = getattr(getattr(objective, "settings", None), "precision", "") == "bfloat16"
+        calls, encoder = self.calls(half=half), self.inputs.encoder
+        standing = [*model.parameters(), *model.buffers(), *held(stage.optimiser, Tensor)]
+        if encoder.micro_batched:  # measured before, for a replay finds what it replays
+            for texts in (self.inputs.train_tokens, self.inputs.label_tokens):
+                for length in np.unique(texts.lengths[: self.data.filled]).tolist():
+                    calls.of(1, length, train=True)
+        model.train()
+        with as_on(self.kind), Trace(standing) as trace, replayed(encoder, calls, trace):
+            objective.backward(Batch(rows, pool, 0), trace)
+        stage.optimiser.zero_grad()
+        parts: dict[str, float] = {}
+        for part, size in trace.peak.items():
+            name = _NAMES.get(part, part)
+            parts[name] = parts.get(name, 0.0) + size
+        if half and encoder.micro_batched and not isinstance(objective, ClassifierOnly):
+            parts["bfloat16 copies of weights"] = half_copies(calls)
+        return Step(parts, trace.host_peak, trace.cost, self.labels)
 
     @cached_property
     def dims(self) -> dict[str, int]:
@@ -317,42 +345,13 @@ def _own_rows(stage: Stage, inputs: Inputs) -> bool:
 
 
 @lru_cache(maxsize=3)  # a run, and its traces with fewer labels: each holds arrays of N rows
-def _built(config: str, data: DataFacts, kind: str, labels: int) -> Built:
+def _built(config: str, data: DataSizes, kind: str, labels: int) -> Built:
     return Built(RunConfig.model_validate_json(config), data, kind, labels)
 
 
-def built(config: RunConfig, data: DataFacts, kind: str, labels: int) -> Built:
+def built(config: RunConfig, data: DataSizes, kind: str, labels: int) -> Built:
     """The parts of a run; those of the last few are kept."""
     return _built(config.model_dump_json(), data, kind, labels)
-
-
-def _traced(one: Built, position: int, micro_batch: int | None) -> Step:
-    stage = one.stages[position]
-    objective = copy.copy(stage.objective)
-    rows = np.arange(one.batch(stage))
-    pool = stage.source.pool(rows, 0)
-    model = one.parts.model
-    assert model is not None
-    with FAKE, as_on(one.kind):
-        if micro_batch is not None:
-            objective.work_in_pieces(micro_batch)
-    half = getattr(getattr(objective, "settings", None), "precision", "") == "bfloat16"
-    calls, encoder = one.calls(half=half), one.inputs.encoder
-    standing = [*model.parameters(), *model.buffers(), *held(stage.optimiser, Tensor)]
-    if encoder.micro_batched:  # measured before, for a replay finds what it replays
-        for texts in (one.inputs.train_tokens, one.inputs.label_tokens):
-            for length in np.unique(texts.lengths[: one.data.filled]).tolist():
-                calls.of(1, length, train=True)
-    model.train()
-    with as_on(one.kind), Trace(standing) as trace, replayed(encoder, calls, trace):
-        objective.backward(Batch(rows, pool, 0), trace)
-    stage.optimiser.zero_grad()
-    parts = {_NAMES.get(part, part): 0.0 for part in trace.peak}
-    for part, size in trace.peak.items():
-        parts[_NAMES.get(part, part)] += size
-    if half and encoder.micro_batched and not isinstance(objective, ClassifierOnly):
-        parts["bfloat16 copies of weights"] = half_copies(calls)
-    return Step(parts, trace.host_peak, trace.cost, one.labels)
 
 
 _NAMES = {

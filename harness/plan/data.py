@@ -41,15 +41,15 @@ _LABEL_ROWS = ("one-hot", "gandalf", "glas", "random-walk")
 
 
 @dataclass(frozen=True)
-class DataFacts:
+class DataSizes:
     """Counts and averages of one dataset under one config."""
 
     train: int
     """N, without validation and augmented rows."""
-    made: int
+    augmented: int
     """Rows that `augment` adds."""
     rows: int
-    """Rows that are trained on, made ones included."""
+    """Rows that are trained on, augmented ones included."""
     validation_rows: int
     test: int
     """M."""
@@ -75,7 +75,7 @@ class DataFacts:
         return min(self.rows, _FILLED_ROWS)
 
 
-def data_facts(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataFacts:
+def data_sizes(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataSizes:
     """What the card says, and assumptions where it says nothing."""
     figures, assumed = card.statistics, list[str]()
     if figures.train is None or figures.labels is None:
@@ -95,12 +95,12 @@ def data_facts(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataFa
     held = config.validation.size
     validation_rows = round(held) if held >= 1 else round(held * figures.train)
     kept = max(1, figures.train - validation_rows)
-    made = _made(config, kept, figures.labels)
+    augmented = _augmented_rows(config, kept, figures.labels)
     filtered = _FILTER_PAIRS_PER_ROW if card.filter != "optional" and config.filter else 0.0
-    return DataFacts(
+    return DataSizes(
         train=kept,
-        made=made,
-        rows=_rows(config, kept, made),
+        augmented=augmented,
+        rows=_rows(config, kept, augmented),
         validation_rows=validation_rows,
         test=test,
         labels=figures.labels,
@@ -130,19 +130,19 @@ def _words(card: DatasetCard, assumed: list[str]) -> tuple[float, float, float]:
     return words or _FULL_TEXT_WORDS, TITLE_WORDS, pieces
 
 
-def _made(config: RunConfig, train: int, labels: int) -> int:
+def _augmented_rows(config: RunConfig, train: int, labels: int) -> int:
     """Rows made by `augment`, before some of all rows are drawn."""
     if config.augment == "none":
         return 0
     return round(config.augment_options.labels * labels) if config.augment in _LABEL_ROWS else train
 
 
-def _rows(config: RunConfig, train: int, made: int) -> int:
+def _rows(config: RunConfig, train: int, augmented: int) -> int:
     """Rows that are trained on."""
     options = config.augment_options
-    if not made or options.rows == "train":
+    if not augmented or options.rows == "train":
         return train
-    return options.rows or (made if options.keep == "made" else train + made)
+    return options.rows or (augmented if options.keep == "made" else train + augmented)
 
 
 def _sibling_test(card: DatasetCard) -> int | None:
@@ -183,7 +183,7 @@ def _pairs(rows: int, filled: int, labels: int, mean: float, seed: int) -> csr_a
     return matrix
 
 
-def stand_in(data: DataFacts, encoder: Encoder, config: RunConfig, labels: int, warn: Callable[[str], None]) -> Inputs:
+def stand_in(data: DataSizes, encoder: Encoder, config: RunConfig, labels: int, warn: Callable[[str], None]) -> Inputs:
     """What a method builds from: a train side of as many rows and `labels` labels, of which the first rows are filled.
 
     Augmented rows have the texts of labels and are the last; a batch is taken from the first.
@@ -206,4 +206,4 @@ def stand_in(data: DataFacts, encoder: Encoder, config: RunConfig, labels: int, 
             soft=data.soft,
         )
 
-    return side(data.rows, side(data.train, None) if data.made else None)
+    return side(data.rows, side(data.train, None) if data.augmented else None)

@@ -3,20 +3,19 @@
 Rates of GPUs are published peaks without sparsity. A CPU core is assumed to be one of a current server.
 """
 
-import os
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from harness.errors import UserError
 from harness.machine.memory import GIB, host_memory
+from harness.machine.threads import available_cores
 
 _UNITS = {"m": 2**20, "g": 2**30, "t": 2**40}
 _FRAGMENTED = 0.06
 """Share of a CUDA device that its allocator loses between blocks of different sizes."""
-
-
 _CORE_FLOPS, _CORE_BYTES = 80e9, 8e9
 """float32 products of a core with AVX2 at 2.5 GHz, and its share of the memory's bandwidth."""
 
@@ -74,37 +73,19 @@ def cuda_target(capacity: int, source: str = "--device-memory") -> Target:
 def cpu_target(root: Path = Path("/")) -> Target:
     """This machine: what its memory is limited to, and what of that is free now."""
     memory = host_memory(root)
-    rates = cpu_rates()
-    free = f"{show_size(memory.available)} of {show_size(memory.total)} free, by {memory.limited_by}"
+    cores = available_cores()  # at an assumed speed: on a busy machine, the same core is fast or slow by chance
+    rates = Rates(f"{cores} CPU cores", cores * _CORE_FLOPS, cores * _CORE_FLOPS, cores * _CORE_BYTES, 0.5, "assumed")
+    free = f"{format_size(memory.available)} of {format_size(memory.total)} free, by {memory.limited_by}"
     return Target("cpu", memory.total, memory.available, rates, free)
 
 
 def chosen_target(device: str) -> Target:
     """What `device` of a run would mean on this machine; `auto` takes a CUDA device where the driver reports one."""
-    if device == "cpu" or device == "mps":
+    if device in ("cpu", "mps"):
         return cpu_target()
-    memory = _first_gpu()
-    if memory is not None:
-        return cuda_target(memory, "the driver")
+    if torch.cuda.is_available():
+        return cuda_target(torch.cuda.get_device_properties(0).total_memory, "the driver")
     return cpu_target() if device == "auto" else cuda_target(24 * GIB, "assumed, for the driver reports none")
-
-
-def _first_gpu() -> int | None:
-    """Bytes of the first CUDA device, from the driver's own tool; None without one."""
-    if not Path("/dev/nvidia0").exists():
-        return None
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-        return int(done.stdout.split()[0]) * 2**20
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
-
-
-def cpu_rates() -> Rates:
-    """This machine's cores at an assumed speed: measured on a busy machine, the same core is fast or slow by chance."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Rates(f"{cores} CPU cores", cores * _CORE_FLOPS, cores * _CORE_FLOPS, cores * _CORE_BYTES, 0.5, "assumed")
 
 
 def parse_size(text: str) -> int:
@@ -115,7 +96,7 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
-def show_size(size: float) -> str:
+def format_size(size: float) -> str:
     """GiB with as many digits as matter, MiB below a tenth of one."""
     if size < GIB / 10:
         return f"{size / 2**20:.0f} MiB"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.batching.cluster import cluster_count
+from harness.batching.cluster import MOST_ITERATIONS, cluster_count
 from harness.batching.mined import MinedBatches
 from harness.data.card import find_card
 from harness.errors import UserError
 from harness.index.exact import working_bytes
 from harness.model.encoders.encoder import GROUPING
 from harness.plan.build import Built, built, options_of, planned_encoder
-from harness.plan.data import DataFacts, data_facts
+from harness.plan.data import DataSizes, data_sizes
 from harness.plan.devices import Target
 from harness.plan.trace import Cost, Trace
 from harness.run import resolve_config
@@ -42,7 +42,7 @@ _HEAD_BLOCK = 16_384
 """Vectors that go through a head at once outside training: `harness.model.scoring.projected`."""
 _RESIDENT_SHARE = 4
 """Search keeps a matrix on a CUDA device if it takes at most this part of the free memory."""
-_METRICS, _SPLIT_ITERATIONS = 5, 10
+_METRICS = 5
 _MOST_MICRO_BATCH = 2**20
 _TABLE = (
     "keep the table in CPU memory (table_device=host), or halve it (table_precision=bfloat16), lower dim, or take a "
@@ -138,7 +138,7 @@ class Plan:
     """`micro_batch_tokens` in place of what is set."""
 
     @property
-    def data(self) -> DataFacts:
+    def data(self) -> DataSizes:
         """The dataset as numbers."""
         return self.run.data
 
@@ -286,10 +286,10 @@ class Plan:
         data, run, cuda = self.data, self.run, self.target.cuda
         rows = data.train + data.validation_rows + data.test
         tokens = rows * data.row_tokens + data.labels * data.label_tokens
-        if data.made:
-            tokens, rows = tokens + data.train * data.row_tokens + data.made * data.label_tokens, rows + data.train
+        if data.augmented:
+            tokens, rows = tokens + data.train * data.row_tokens + data.augmented * data.label_tokens, rows + data.train
         pairs = (data.train + data.validation_rows + data.test) * (data.labels_per_row + data.filter_pairs)
-        pairs += (data.train * data.labels_per_row + data.made) if data.made else 0.0
+        pairs += (data.train * data.labels_per_row + data.augmented) if data.augmented else 0.0
         library = TRANSFORMERS_LIBRARY if run.inputs.encoder.micro_batched else 0
         weights = [Part(name, size) for name, size in run.weights.items()]
         if self._apart:
@@ -498,7 +498,7 @@ class Plan:
             if clusters:
                 levels = max(1, cluster_count(rows, size).bit_length() - 1)
                 passes = levels * rows * dim
-                once += Cost(full=4 * _SPLIT_ITERATIONS * passes, moved=12 * _F32 * passes)
+                once += Cost(full=4 * MOST_ITERATIONS * passes, moved=12 * _F32 * passes)
             cost += once * times
         return cost
 
@@ -520,7 +520,7 @@ def make_plan(method: str, dataset: str, layers: list[Layer], target: Target) ->
     card = find_card(dataset)
     config, _ = resolve_config(method, dataset, layers)
     encoder, note = planned_encoder(config.encoder, options_of(config))
-    data = data_facts(card, config, encoder)
+    data = data_sizes(card, config, encoder)
     run = built(config, data, target.kind, data.labels)
     return Plan(method, card.name, run, target, (note,) if note else ())
 

@@ -6,7 +6,7 @@ from typing import Any
 from harness.data.card import CARD_FOLDER, load_card
 from harness.io.progress import progress
 from harness.machine.memory import GIB
-from harness.plan.devices import Target, show_size
+from harness.plan.devices import Target, format_size
 from harness.plan.estimate import Plan, as_json, make_plan
 from harness.settings.layers import Layer
 from harness.settings.method import METHOD_FOLDER
@@ -22,20 +22,20 @@ def part_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
         moments = [("device", "device", plan.largest), ("host", "host", max(plan.phases, key=lambda phase: phase.host))]
     sizes = [{part.name: getattr(part, kind) for part in phase.parts} for _, kind, phase in moments]
     names = dict.fromkeys(name for one in sizes for name, size in one.items() if size >= _LISTED_FROM)
-    cells = [[show_size(one[name]) if one.get(name, 0) >= _LISTED_FROM else "" for one in sizes] for name in names]
-    together = ["together", *(show_size(getattr(phase, kind)) for _, kind, phase in moments)]
+    cells = [[format_size(one[name]) if one.get(name, 0) >= _LISTED_FROM else "" for one in sizes] for name in names]
+    together = ["together", *(format_size(getattr(phase, kind)) for _, kind, phase in moments)]
     columns = ["part", *(f"{title} ({phase.name})" for title, _, phase in moments)]
     return columns, [*([name, *line] for name, line in zip(names, cells, strict=True)), together]
 
 
 def moments_line(plan: Plan) -> str:
     """Every moment with what it takes of the device."""
-    return "; ".join(f"{phase.name} {show_size(plan.on_device(phase))}" for phase in plan.phases)
+    return "; ".join(f"{phase.name} {format_size(plan.on_device(phase))}" for phase in plan.phases)
 
 
 def verdict(plan: Plan) -> str:
     """Whether it fits, and what to set."""
-    needed, where = show_size(plan.device_bytes), device_name(plan)
+    needed, where = format_size(plan.device_bytes), device_name(plan)
     if plan.fits is None:
         return f"needs {needed}; how much memory there is here is not known"
     best = plan.best_micro_batch
@@ -45,16 +45,16 @@ def verdict(plan: Plan) -> str:
         chosen = f"fits {where} with micro_batch_tokens={plan.micro_batch_tokens}: needs {needed}"
         if best < (plan.micro_batch_tokens or 0):
             return f"{chosen}; a whole batch is smaller than that, so a larger one changes nothing"
-        then = show_size(plan.with_micro_batch(best).device_bytes)
+        then = format_size(plan.with_micro_batch(best).device_bytes)
         wider = f"; a larger one fits: --set micro_batch_tokens={best} needs {then}"
         return chosen + (wider if best != plan.micro_batch_tokens else "")
     if best is not None:
-        then = show_size(plan.with_micro_batch(best).device_bytes)
+        then = format_size(plan.with_micro_batch(best).device_bytes)
         return f"does not fit {where} as set: needs {needed}; fits with --set micro_batch_tokens={best}: needs {then}"
     smallest = plan.with_micro_batch(plan.data.max_len) if plan.micro_batch_tokens is not None else plan
     even = ", even with the smallest micro-batch" if plan.micro_batch_tokens is not None else ""
     return (
-        f"does not fit {where}: needs {show_size(smallest.device_bytes)} ({smallest.largest.name}){even}; "
+        f"does not fit {where}: needs {format_size(smallest.device_bytes)} ({smallest.largest.name}){even}; "
         f"what to change: {plan.advice()}"
     )
 
@@ -70,17 +70,18 @@ def device_name(plan: Plan) -> str:
 def time_line(plan: Plan) -> str:
     """Seconds as an estimate, with what it rests on."""
     rates = plan.target.rates
-    stages = [
-        f"{stage.name}: {duration(stage.epoch)} an epoch of {stage.steps:,} steps x {stage.epochs} epochs"
-        for stage in plan.stage_times
-    ]
     if plan.fitted:
         return "not estimated: fitted in one go by sparse algebra"
-    whole = [*stages, f"evaluation {duration(plan.evaluation_seconds)}", f"in all {duration(plan.total_seconds)}"]
-    return f"{'; '.join(whole)} (an estimate: {rates.name}, {rates.origin}, {rates.share:.0%} of them reached)"
+    parts = [
+        f"{stage.name}: {format_duration(stage.epoch)} an epoch of {stage.steps:,} steps x {stage.epochs} epochs"
+        for stage in plan.stage_times
+    ]
+    parts.append(f"evaluation {format_duration(plan.evaluation_seconds)}")
+    parts.append(f"in all {format_duration(plan.total_seconds)}")
+    return f"{'; '.join(parts)} (an estimate: {rates.name}, {rates.origin}, {rates.share:.0%} of them reached)"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds, minutes or hours, whichever reads best."""
     if seconds < 90:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
@@ -89,7 +90,7 @@ def duration(seconds: float) -> str:
 
 def disk_line(plan: Plan) -> str:
     """Bytes on disk by part."""
-    return ", ".join(f"{name} {show_size(size)}" for name, size in plan.disk.items() if size)
+    return ", ".join(f"{name} {format_size(size)}" for name, size in plan.disk.items() if size)
 
 
 Overview = dict[Target, dict[str, dict[str, dict[str, Any]]]]
@@ -170,4 +171,4 @@ def _host_cell(plan: dict[str, Any]) -> str:
 
 def _epoch_cell(plan: dict[str, Any]) -> str:
     """Time of an epoch of every stage."""
-    return " + ".join(duration(stage["epoch"]) for stage in plan["seconds"]["stages"]) or "-"
+    return " + ".join(format_duration(stage["epoch"]) for stage in plan["seconds"]["stages"]) or "-"
