@@ -9,34 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.io.models import Strict as Settings
-from harness.settings.catalogue import LossName
-from harness.settings.schema import SPEED
-
-__all__ = [
-    "SPEED",
-    "BatchSettings",
-    "Batching",
-    "ClassifierLossSettings",
-    "Count",
-    "Dropout",
-    "Epochs",
-    "HeadStart",
-    "LossName",
-    "LossSettings",
-    "MiningSettings",
-    "NotNegative",
-    "OptimSettings",
-    "PoolSettings",
-    "PooledSettings",
-    "Positive",
-    "Schedule",
-    "Settings",
-    "Share",
-    "Steps",
-    "TableSettings",
-    "TextSettings",
-]
+from harness.settings.catalogue import LossName as LossName
+from harness.settings.schema import SPEED as SPEED
+from harness.settings.schema import Settings as Settings
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]

@@ -10,23 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from harness import DEFAULT_DATASET, DEFAULT_METHOD
-from harness.io.models import Strict as Settings
+from harness.io.models import Strict
 from harness.settings.catalogue import AugmentationName
 
-__all__ = [
-    "NAME",
-    "RECORD",
-    "SPEED",
-    "AugmentSettings",
-    "Background",
-    "CheckpointSettings",
-    "Decides",
-    "RunConfig",
-    "SearchSettings",
-    "Settings",
-    "TrackingSettings",
-    "ValidationSettings",
-]
+Settings = Strict
+"""What every group of settings inherits."""
 
 
 @dataclass(frozen=True)
