@@ -12,7 +12,6 @@ from harness.experiments.bench.run import command
 from harness.experiments.bench.store import RunStore
 from harness.io.files import write_json
 from harness.run import resolve_config
-from harness.runs.environment import environment
 from harness.runs.lock import run_lock
 from harness.settings.layers import Layer, read_config_file
 from tests.support.bench_cells import TINY, answer, cut_off, finished, request, statuses
@@ -214,13 +213,3 @@ def test_a_failed_run_is_taken_up_once_and_from_a_checkpoint(capsys: pytest.Capt
     cut_off(folder, step=4)
     assert (found("failed", 0), found("failed", 1), found("killed", 1)) == ("resumable", "missing", "resumable")
     assert (store.newest(cell.key), store.newest("other")) == (folder.name, None)
-
-
-@pytest.mark.parametrize(("own", "threads"), [(None, 12), ("1", 1), ("4,2", 12), ("0", 12)])
-def test_a_record_says_with_how_many_threads(own: str | None, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums of products are made in another order with another number, and mining then finds other labels."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)), raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if own is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", own)
-    assert environment("cpu")["threads"] == threads

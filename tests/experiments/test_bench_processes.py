@@ -7,7 +7,6 @@ from kill to comparison.
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -16,12 +15,21 @@ from typing import Any
 
 import pytest
 
-from harness.experiments.bench import Cell, Request
-from harness.experiments.bench import run as running
+from harness.experiments.bench import Request
 from harness.experiments.bench.plan import plan
 from harness.io.files import read_json
 from harness.runs.record import read_record
-from tests.support.bench_cells import TINY, answer, cut_off, finished, request, run_in_fork, statuses
+from tests.support.bench_cells import (
+    TINY,
+    answer,
+    cut_off,
+    finished,
+    in_place_of_runs,
+    printing,
+    request,
+    run_in_fork,
+    statuses,
+)
 from tests.support.commands import call
 from tests.support.forks import fork_jobs
 from tests.support.tracked_runs import eventually
@@ -35,33 +43,18 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what runs in place of `harness run`, by method and, for an attempt to take up, by `resume`."""
-
-    def install(**scripts: str) -> None:
-        def command(
-            cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path, parent: Path | None
-        ) -> list[str]:
-            return [sys.executable, "-S", "-c", scripts["resume" if resume else cell.config.method.replace("-", "_")]]
-
-        monkeypatch.setattr(running, "command", command)
-
-    return install
-
-
 def test_cells_that_end_badly_do_not_stop_the_others(
-    workspace: Path, stand_in: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record, folder = finished(plan(request())[0])
-    shutil.move(folder, workspace / "kept")
-    stand_in(
+    record, good = printing(plan(request())[0])
+    in_place_of_runs(
+        monkeypatch,
         depsl="import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         depsl_v1=f"import sys; sys.exit('first\\nerror: parabel needs the extra in {workspace}/x\\n  more')",
         unidec="raise ValueError('boom')",
         unidec_v1="print('{}')",
-        unidec_thesis=f"print(open({str(workspace / 'kept' / 'record.json')!r}).read())",
-        zeroshot=f"print(open({str(workspace / 'kept' / 'record.json')!r}).read())",
+        unidec_thesis=good,
+        zeroshot=good,
     )
     names = ["depsl", "depsl-v1", "unidec", "unidec-v1", "unidec-thesis", "zeroshot"]
     rows = answer("--methods", ",".join(names), *TINY, "--workers", "3", capsys=capsys, code=1)
@@ -85,13 +78,13 @@ def test_cells_that_end_badly_do_not_stop_the_others(
 
 
 def test_a_run_that_cannot_be_taken_up_is_begun_anew(
-    workspace: Path, stand_in: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, folder = finished(plan(request())[0])
-    shutil.copytree(folder, workspace / "kept")
-    cut_off(folder)
-    good = f"print(open({str(workspace / 'kept' / 'record.json')!r}).read())"
-    stand_in(resume="import sys; print('error: other weights', file=sys.stderr); sys.exit(2)", zeroshot=good)
+    record, good = printing(plan(request())[0])
+    cut_off(shutil.copytree(workspace / "kept", workspace / "runs" / record.run_id))
+    in_place_of_runs(
+        monkeypatch, resume="import sys; print('error: other weights', file=sys.stderr); sys.exit(2)", zeroshot=good
+    )
     (row,) = answer("--methods", "zeroshot", *TINY, capsys=capsys)
     assert (row["status"], row["attempt"], row["reason"]) == ("done", "new", None)
 
@@ -111,14 +104,13 @@ def when(happened: Callable[[], object], act: Callable[[], object]) -> threading
 def test_a_process_whose_bench_was_killed_goes_on_and_is_left_alone(
     workspace: Path,
     tmp_path: Path,
-    stand_in: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """fault 1: SIGKILL of the bench itself, before the process of its cell has opened a run folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a killed bench leaves its scratch folder behind
-    record, folder = finished(plan(request())[0])
-    shutil.move(folder, workspace / "kept")
+    record, _ = printing(plan(request())[0])
+    folder = workspace / "runs" / record.run_id
     orphaned, go = tmp_path / "orphaned", tmp_path / "go"
     wait = f"import os, pathlib, shutil, signal, time\ngo = pathlib.Path({str(go)!r})\n"
     orphan = f"""{wait}
@@ -128,7 +120,7 @@ while not go.exists(): time.sleep(0.01)
 shutil.copytree({str(workspace / "kept")!r}, {str(folder.with_name(".half"))!r})
 os.rename({str(folder.with_name(".half"))!r}, {str(folder)!r})
 """
-    stand_in(zeroshot=orphan)
+    in_place_of_runs(monkeypatch, zeroshot=orphan)
     matrix = ["--methods", "zeroshot", *TINY]
     assert in_child(lambda: call("bench", *matrix), tmp_path / "said") == -signal.SIGKILL
     when(orphaned.exists, lambda: None).join()
@@ -137,7 +129,7 @@ os.rename({str(folder.with_name(".half"))!r}, {str(folder)!r})
     assert row["reason"] == "another bench works on it, or a process of one"
 
     finish = f"{wait}go.write_text('')\nwhile not os.path.exists({str(folder / 'record.json')!r}): time.sleep(0.01)"
-    stand_in(zeroshot="raise SystemExit('begun twice')", depsl=finish)
+    in_place_of_runs(monkeypatch, zeroshot="raise SystemExit('begun twice')", depsl=finish)
     rows = answer("--methods", "zeroshot,depsl", *TINY, capsys=capsys, code=1)
     assert [row["status"] for row in rows] == ["done", "failed"]  # looked at again at the end
     assert (rows[0]["run_id"], rows[0]["attempt"]) == (record.run_id, None)

@@ -125,6 +125,9 @@ def test_on_another_dataset_a_row_is_its_method_and_what_the_table_varies(tables
     assert second.given == {"params": {"eta": 0}, "encoder": "tiny"}
     assert first.config.params["batch_size"] != 32
     assert (first.config.dataset, plan.left_out) == (ELSEWHERE, [])
+    (tables / "demo-3.yaml").write_text((tables / "demo-1.yaml").read_text().replace("demo-1", "demo-3"))
+    both = planned("demo-1,demo-3", ELSEWHERE, encoder="tiny")
+    assert (len(both.rows), both.cells) == (8, plan.cells)  # tables share their cells
 
 
 def test_rows_that_become_the_same_run_are_one_line(tables: Path) -> None:
@@ -132,14 +135,6 @@ def test_rows_that_become_the_same_run_are_one_line(tables: Path) -> None:
     assert shown(plan.rows)[:2] == [("Full / Easy", ELSEWHERE, "concat"), ("Full DE", ELSEWHERE, "de")]
     assert len(plan.cells) == 1
     assert plan.cells[0].config.params["eta"] == 2
-
-
-def test_tables_share_their_cells(tables: Path) -> None:
-    copy = (tables / "demo-1.yaml").read_text().replace("demo-1", "demo-3")
-    (tables / "demo-3.yaml").write_text(copy)
-    plan = planned("demo-1,demo-3", ELSEWHERE, encoder="tiny")
-    assert (len(plan.cells), len(plan.rows)) == (2, 8)
-    assert {planned.row.table.table for planned in plan.rows} == {"demo-1", "demo-3"}
 
 
 def test_methods_select_rows(tables: Path) -> None:
@@ -285,13 +280,11 @@ def test_the_command_of_a_table_runs_what_the_table_shows(
 def test_rows_of_a_table_can_be_named(workspace: Path, tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = ["bench", "--table", "demo-2", "--datasets", "synthetic", *TINY, "--dry-run", "--json"]
     assert call(*bench) == 0
-    every = json.loads(capsys.readouterr().out)
-    stems = [name.removesuffix("/synthetic") for entry in every["rows"] if entry["cells"] for name in entry["rows"]]
-    assert len(stems) == 2
-    for stem in stems:
-        assert call(*bench, "--rows", stem) == 0
+    every = json.loads(capsys.readouterr().out)["cells"]
+    assert len(every) == 2
+    for names, count in (("dot", 1), ("cosine", 1), ("cosine,dot", 2)):
+        assert call(*bench, "--rows", names) == 0
         answer = json.loads(capsys.readouterr().out)
-        assert [entry["rows"] for entry in answer["rows"]] == [[f"{stem}/synthetic"]]
-        assert len(answer["cells"]) == 1
-    assert call(*bench, "--rows", ",".join(stems)) == 0
-    assert json.loads(capsys.readouterr().out)["cells"] == every["cells"]
+        assert [entry["rows"] for entry in answer["rows"]] == [[f"{name}/synthetic"] for name in names.split(",")]
+        assert len(answer["cells"]) == count
+    assert answer["cells"] == every

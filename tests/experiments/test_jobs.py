@@ -17,6 +17,7 @@ from harness.experiments import display, jobs
 from harness.experiments.display import Display, Row, tail, time_left, window
 from harness.experiments.jobs import Handle, Job, LocalEngine, LocalProcess, Resources, Runner, Work, why_ended
 from harness.io.progress import clock
+from harness.runs.environment import environment
 from tests.support.sweeps import alive
 from tests.support.tracked_runs import eventually
 
@@ -85,6 +86,7 @@ def test_each_of_several_jobs_gets_its_share_of_the_cores(monkeypatch: pytest.Mo
     for own, expected in (("4", 4), ("64", 6), ("0", 6), ("4,2", 6)):
         monkeypatch.setenv("OMP_NUM_THREADS", own)
         assert engine.share(2).cores == expected
+        assert environment("cpu")["threads"] == (4 if own == "4" else 64 if own == "64" else 12)  # what records say
 
 
 class Listed(Work):

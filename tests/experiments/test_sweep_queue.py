@@ -43,16 +43,10 @@ def claimed_by(plan: Plan, worker: str, report: Path) -> None:
     report.write_text(json.dumps(got))
 
 
-def race(plan: Plan, tmp_path: Path, count: int) -> list[list[int]]:
-    """What so many processes claim when they start together."""
-    in_processes(count, lambda number: claimed_by(plan, f"w{number}", tmp_path / f"{number}.json"))
-    return [read_json(tmp_path / f"{number}.json") for number in range(count)]
-
-
 def test_every_trial_is_claimed_once(tmp_path: Path) -> None:
     plan, study, _ = begun(trials=15)
-    got = race(plan, tmp_path, 3)
-    claimed = [trial_id for one in got for trial_id in one]
+    in_processes(3, lambda number: claimed_by(plan, f"w{number}", tmp_path / f"{number}.json"))
+    claimed = [trial_id for number in range(3) for trial_id in read_json(tmp_path / f"{number}.json")]
     assert len(claimed) == len(set(claimed)) == 15
     assert states(study) == ["COMPLETE"] * 15
 
@@ -143,21 +137,12 @@ def test_a_slot_that_was_given_up_is_no_damage() -> None:
     assert [slot.state for slot in slots(study, more)] == ["WAITING"]
 
 
-def test_a_slot_that_will_be_put_back_has_not_ended() -> None:
-    plan, study, group = begun(trials=1)
-    fail(study, drawn(study, plan, "w"))
-    Results(plan, study, group).write()
-    (row,) = read_json(plan.folder / "study.json")["slots"]
-    assert (row["state"], row["reason"]) == ("LOST", None)
-    repair(study, plan)
-    join(plan)
-    assert recover(plan)[1] == 0
-
-
 def test_who_dies_between_two_writes_loses_no_slot() -> None:
-    plan, study, _ = begun(trials=2)
-    trial_id = drawn(study, plan, "w")
-    fail(study, trial_id)  # and now the process that wanted to put it back is gone
+    plan, study, group = begun(trials=2)
+    fail(study, drawn(study, plan, "w"))  # and now the process that wanted to put it back is gone
+    Results(plan, study, group).write()
+    row = read_json(plan.folder / "study.json")["slots"][0]
+    assert (row["state"], row["reason"]) == ("LOST", None)  # it has not ended
     again, _ = join(plan)
     fill(again, plan)
     assert len(again.trials) == 2
@@ -165,6 +150,8 @@ def test_who_dies_between_two_writes_loses_no_slot() -> None:
     repair(again, plan)
     assert states(again) == ["FAIL", "WAITING", "WAITING"]
     assert again.trials[2].params == again.trials[0].params
+    again._storage.remove_session()
+    assert recover(plan)[1] == 0
 
 
 def test_a_trial_that_is_given_back_keeps_its_number_and_point() -> None:
@@ -199,19 +186,21 @@ def test_silence_is_noticed_and_signs_of_life_are_too() -> None:
     assert repair(study, plan) == []  # a claim comes with a sign of life
 
 
+def points_of(study: str, **more: Any) -> list[dict[str, Any]]:
+    """The points of a study of four trials."""
+    plan, begun_study, _ = begun(trials=4, study=study, **more)
+    return [begun_study._storage.get_trial(drawn(begun_study, plan, "w")).params for _ in range(4)]
+
+
 def test_points_depend_on_the_slot_and_on_nothing_else() -> None:
-    plan, study, _ = begun(trials=6)
-    for number in range(6):
-        drawn(study, plan, f"w{number}")
-    points = [trial.params for trial in study.trials]
-    assert len({json.dumps(point) for point in points}) == 6
-    other, again, _ = begun(trials=6, study="other")
-    order = [claim(again, other, "w") for _ in range(6)]
-    for trial_id in reversed(order):
+    points = points_of("in-order")
+    assert len({json.dumps(point) for point in points}) == 4
+    plan, study, _ = begun(trials=4)
+    for trial_id in reversed([claim(study, plan, "w") for _ in range(4)]):
         assert trial_id is not None
-        again.sampler = make_sampler(other, again._storage.get_trial(trial_id).user_attrs["slot"])
-        suggest(optuna.Trial(again, trial_id), other.space)
-    assert [trial.params for trial in again.trials] == points
+        study.sampler = make_sampler(plan, study._storage.get_trial(trial_id).user_attrs["slot"])
+        suggest(optuna.Trial(study, trial_id), plan.space)
+    assert [trial.params for trial in study.trials] == points
     assert study.user_attrs["search"]["optuna"] == optuna.__version__
     assert study.user_attrs["search"]["sampler_options"]["constant_liar"] is True
 
@@ -224,26 +213,16 @@ def test_a_plan_reaches_a_worker_as_it_is() -> None:
     assert "secret" not in shown_address("postgresql://me:secret@host/name")
 
 
-def test_what_another_search_found_is_the_second_trial() -> None:
+def test_what_another_search_found_is_the_second_trial_and_not_drawn_again() -> None:
+    """Sweeps of the same ranges draw the same points, slot by slot: one of them may be what was found."""
     found = {"lambda": 0.25, "beta": 5, "eta": 4}
     plan, study, _ = begun(trials=3, points=({"lambda": 0.5, "beta": 3}, {**found, "beta": 99}, found))
     expected = ({"lambda": 0.5, "beta": 3}, {"lambda": 0.25}, {"lambda": 0.25, "beta": 5})
     assert plan.starts == plan_from(json.loads(json.dumps(plan.as_dict()))).starts == expected
     points = [study._storage.get_trial(drawn(study, plan, "w")).params for _ in range(3)]
-    assert points[0] == expected[0]
-    assert points[1]["lambda"] == 0.25
-    assert points[2] == expected[2]
-
-
-def test_what_another_search_found_is_not_drawn_again() -> None:
-    """Sweeps of the same ranges draw the same points, slot by slot: one of them may be what was found."""
-
-    def points(name: str, **more: Any) -> list[dict[str, Any]]:
-        plan, study, _ = begun(trials=4, study=name, **more)
-        return [study._storage.get_trial(drawn(study, plan, "w")).params for _ in range(4)]
-
-    there = points("there")
-    here = points("here", points=(there[2],))
+    assert points == [expected[0], {"lambda": 0.25, "beta": points[1]["beta"]}, expected[2]]
+    there = points_of("there")
+    here = points_of("here", points=(there[2],))
     assert here[:2] == [there[0], there[2]]
     assert there[2] not in here[2:]
 

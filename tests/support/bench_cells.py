@@ -1,12 +1,16 @@
 """Benches on generated data for tests: requests, answers, and runs that look finished or cut off."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.experiments.bench import Cell, Request
+from harness.experiments.bench import run as running
+from harness.experiments.bench.run import command
 from harness.run import run
 from harness.runs.record import RunRecord, runs_folder
 from tests.support.commands import call
@@ -53,3 +57,25 @@ def cut_off(folder: Path, *, step: int | None = None) -> Path:
 def run_in_fork(words: list[str]) -> int:
     """Does what a process of a bench would do: `harness run`."""
     return call(*words[words.index("run") :])
+
+
+def printing(cell: Cell) -> tuple[RunRecord, str]:
+    """The record of a cell that was run, and a script that prints it; there is no run folder of it any more."""
+    record, folder = finished(cell)
+    kept = folder.parents[1] / "kept"
+    shutil.move(folder, kept)
+    return record, f"print(open({str(kept / 'record.json')!r}).read())"
+
+
+def in_place_of_runs(patch: pytest.MonkeyPatch, **scripts: str) -> list[list[str]]:
+    """Lets a bench run scripts by method, or `resume` for a run to go on with; returns the commands they replace."""
+    seen = []
+
+    def stand_in(
+        cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path, parent: Path | None
+    ) -> list[str]:
+        seen.append(command(cell, runs, track, resume, scratch, parent))
+        return [sys.executable, "-S", "-c", scripts["resume" if resume else cell.config.method.replace("-", "_")]]
+
+    patch.setattr(running, "command", stand_in)
+    return seen
