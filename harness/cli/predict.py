@@ -63,10 +63,11 @@ def predict(
     if k < 1:
         raise UserError(f"-k is {k}; ask for at least one label")
     from harness.infer import predict as prediction
+    from harness.infer.load import load_run
 
     texts = text if file is None else prediction.read_texts(file)
     new = [] if add_labels is None else prediction.read_labels(add_labels)
-    trained = prediction.load_run(run, dataset=dataset, encoder=encoder, device=device)
+    trained = load_run(run, dataset=dataset, encoder=encoder, device=device)
     scorer = prediction.chosen_scorer(trained, scorer, bool(new))
     rows = prediction.predict(trained, texts or [], k, scorer=scorer, add_labels=new)
     if not as_json:

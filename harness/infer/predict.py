@@ -24,23 +24,11 @@ from harness.data.sources.repository import count_empty, plain_texts
 from harness.data.tokens import tokenize
 from harness.errors import DataError, UserError, unknown_name
 from harness.index import TopK, search
-from harness.infer.load import TrainedModel, TrainedRun, load_run
+from harness.infer.load import TrainedModel
 from harness.io.arrays import load_array, save_array
 from harness.io.files import build_once, home, sha256_json
 from harness.io.printable import printable
 from harness.settings.method import Ranker
-
-__all__ = [
-    "NewLabel",
-    "Prediction",
-    "TrainedModel",
-    "TrainedRun",
-    "chosen_scorer",
-    "load_run",
-    "predict",
-    "read_labels",
-    "read_texts",
-]
 
 FORMAT = 1
 """Bumped whenever the same model would give other label vectors."""
@@ -211,7 +199,7 @@ def read_texts(file: str) -> list[str]:
     else:
         texts = _lines(file)
     if not texts:
-        raise DataError("the file is empty; write one text per line", _shown(file))
+        raise DataError("the file is empty; write one text per line", _source(file))
     return texts
 
 
@@ -231,7 +219,7 @@ def read_labels(file: str) -> list[NewLabel]:
     else:
         labels = [(f"new-{number}", text) for number, text in enumerate(_lines(file), start=1) if text.strip()]
     if not labels:
-        raise DataError("the file has no labels; write the text of one per line", _shown(file))
+        raise DataError("the file has no labels; write the text of one per line", _source(file))
     return labels
 
 
@@ -239,7 +227,7 @@ def _is_json(file: str) -> bool:
     return file.removesuffix(".gz").endswith(".jsonl")
 
 
-def _shown(file: str) -> str:
+def _source(file: str) -> str:
     return "standard input" if file == STDIN else file
 
 
@@ -250,7 +238,7 @@ def _lines(file: str) -> list[str]:
             texts = chunk.decode().split("\n")
         except UnicodeDecodeError as error:
             line = first + chunk.count(b"\n", 0, error.start)
-            raise DataError("not UTF-8 text; convert it", _shown(file), line) from None
+            raise DataError("not UTF-8 text; convert it", _source(file), line) from None
         lines += [text.removesuffix("\r") for text in texts[:-1]]
     return lines
 

@@ -4,6 +4,7 @@ Cards, method defaults and run configs all come through `read_yaml`; `format_yam
 nothing in it can name code, and a file that would expand in memory (anchors, 100 MB) is refused before it is parsed.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -118,15 +119,9 @@ def format_flow(value: Any) -> str:
         return "[" + ", ".join(map(format_flow, value)) + "]"
     if isinstance(value, str):
         return _format_text(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int):
-        return str(int(value))
-    if not isinstance(value, float):
-        raise TypeError(f"{type(value).__name__} is no setting")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
-    return repr(float(value))
+    return json.dumps(value)  # numbers, true, false and null are the same in YAML
 
 
 def _format_text(text: str) -> str:

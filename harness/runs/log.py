@@ -61,8 +61,23 @@ def in_one_line(error: BaseException | None) -> str | None:
     return without_secrets(without_paths(f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
-class RunLog:
-    """Event log, tracker and final status of one run; use as a context manager. Safe to log from several threads."""
+class _Log:
+    """A folder with an event log; safe to log from several threads."""
+
+    folder: Path
+    _log: EventLog
+
+    def event(self, kind: str, /, **metadata: Any) -> None:
+        """Append one event to the log."""
+        self._log.write(kind, metadata)
+
+    def metrics(self, values: dict[str, float], step: int = 0) -> None:
+        """Log numbers of one step."""
+        self.event("metrics", step=step, values=values)
+
+
+class RunLog(_Log):
+    """Event log, tracker and final status of one run; use as a context manager."""
 
     def __init__(
         self,
@@ -92,17 +107,9 @@ class RunLog:
                 (folder / name).unlink(missing_ok=True)
         self._log = EventLog(folder / LOG)
 
-    def event(self, kind: str, **metadata: Any) -> None:
-        """Append one event to the log."""
-        self._log.write(kind, metadata)
-
     def events(self) -> list[Event]:
         """What was logged so far, from the start of the run."""
         return read_events(self.folder / LOG)
-
-    def metrics(self, values: dict[str, float], step: int = 0) -> None:
-        """Log numbers of one step."""
-        self.event("metrics", step=step, values=values)
 
     def warn(self, message: str) -> None:
         """Log a warning, print it, and keep it for the record; once, however often it is raised."""
@@ -223,8 +230,8 @@ def _how_to_resume(folder: Path, config: dict[str, Any]) -> str:
 Kind = Literal["bench", "sweep"]
 
 
-class GroupLog:
-    """Events, figures and files of a group of runs; use as a context manager. Safe to log from several threads.
+class GroupLog(_Log):
+    """Events, figures and files of a group of runs; use as a context manager.
 
     A folder that has a log already is continued.
     """
@@ -278,14 +285,6 @@ class GroupLog:
     def parent(self) -> dict[str, Any]:
         """What a run of this group is given as its `parent`."""
         return {key: self._metadata["run_id" if key == "id" else key] for key in ("id", "kind", "name", "params")}
-
-    def event(self, kind: str, /, **metadata: Any) -> None:
-        """Append one event to the log."""
-        self._log.write(kind, metadata)
-
-    def metrics(self, values: dict[str, float], step: int = 0) -> None:
-        """Log numbers of one step."""
-        self.event("metrics", step=step, values=values)
 
     def artifact(self, path: Path) -> None:
         """Names a file of the folder that belongs to the group; it is sent as it is now, and again if it changes."""

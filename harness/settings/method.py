@@ -197,18 +197,13 @@ class MethodCard(Settings):
         return self
 
 
-def module_name(method: str) -> str:
-    """The module in `methods/` that a method of ours lives in."""
-    return method.replace("-", "_")
-
-
 @cache
 def methods() -> Registry[Method]:
     """Every method and preset by name; nothing is imported until one is asked for."""
     registry: Registry[Method] = Registry("method", group="xmc_harness.methods")
     for path in sorted(METHOD_FOLDER.glob("*.yaml")):
         card = read_method_card(path)
-        module = module_name(card.preset_of or path.stem)
+        module = (card.preset_of or path.stem).replace("-", "_")
         if card.preset_of and not (METHOD_FOLDER / f"{module}.py").exists():
             raise UserError(f"{path}: preset_of: there is no method {card.preset_of!r}; name one that has a .py file")
         registry.register(path.stem, f"methods.{module}:METHOD", card.summary)
