@@ -1,10 +1,11 @@
-"""The explorer's data: what is written is what was predicted, whatever the texts are, and nothing in it can run."""
+"""The explorer's data: what is written is what was predicted, whatever the texts are, and nothing in it can run.
+
+Browsers read it in `test_page_browser`.
+"""
 
 import json
 import re
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,50 +17,19 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.data import Dataset, load
-from harness.data.card import DatasetCard
-from harness.data.prepare import DatasetWriter, opened
 from harness.data.ragged import Texts
 from harness.errors import UserError
 from harness.io.files import write_manifest
 from harness.metrics import contributions
 from harness.report import explorer as room
-from harness.report.explorer import ExplorerFacts, build_explorer
+from harness.report.explorer import Written, build_explorer
 from harness.report.explorer.predictions import rounded
 from harness.report.explorer.shards import LARGEST, as_json, beginnings, numbers, rows_per_file
 from harness.report.rows import default_settings
 from harness.runs.record import read_record, write_record
 from tests.support.damage import flip_bit
-from tests.support.row_runs import DATA, add_run
-
-HOSTILE = (
-    "</script><script>globalThis.ran = 1</script>",
-    '<img src=x onerror="globalThis.ran = 1">&amp;<!--',
-    '"]);globalThis.ran = 1;//',
-    "'+(globalThis.ran = 1)+`${globalThis.ran = 1}`",
-    "line\u2028paragraph\u2029next\x85\n\r\t",
-    "nul \0 bell \7 delete \x7f escape \x1b[31m",
-    "\u202eright to left\u202c \u05e9\u05dc\u05d5\u05dd \ufeff",
-    "\U0001f469\u200d\U0001f52c e\u0301 \ud7ff\ue000\uffff\U0010ffff",
-    "\\u003cscript\\u003e \\",
-    "__proto__",
-    "",
-    "   ",
-)
-NODE = """
-const fs = require("fs"), path = require("path"), vm = require("vm");
-const calls = [];
-for (const file of fs.readdirSync(process.argv[2], {recursive: true}).filter(name => name.endsWith(".js")).sort()) {
-  const made = [];
-  const page = vm.createContext(Object.create(null), {codeGeneration: {strings: false, wasm: false}});
-  page.harnessShard = (...given) => { made.push(given); };
-  page.harnessExplorer = (...given) => { made.push(given); };
-  const before = vm.runInContext("Object.getOwnPropertyNames(globalThis).join()", page);
-  vm.runInContext(fs.readFileSync(path.join(process.argv[2], file), "utf8"), page, {filename: file});
-  const same = before === vm.runInContext("Object.getOwnPropertyNames(globalThis).join()", page);
-  calls.push({file, same, made});
-}
-process.stdout.write(JSON.stringify(calls));
-"""
+from tests.support.made_page import HOSTILE
+from tests.support.row_runs import DATA, add_run, prepared
 
 
 def arguments(script: Path) -> list[Any]:
@@ -87,21 +57,11 @@ def gathered(folder: Path, kind: str, size: int) -> list[Any]:
     return rows
 
 
-def prepared(home: Path, texts: list[str], labels: list[str], seed: int = 0, name: str = "hostile") -> Dataset:
-    """A prepared dataset of random labels, made without any source."""
+def dataset(home: Path, texts: list[str], labels: list[str], seed: int = 0, name: str = "hostile") -> Dataset:
+    """A prepared dataset of random labels."""
     generator = np.random.default_rng(seed)
-    folder = home / "cache" / "datasets" / f"{name}-{seed:016}"
-    folder.mkdir(parents=True)
-    writer = DatasetWriter(folder)
-    columns = {"train.text": ["a"] * 40, "test.text": texts, "labels.text": labels}
-    for column, strings in {**columns, "labels.id": [f"id{place}" for place in range(len(labels))]}.items():
-        with writer.texts(column) as stream:
-            stream.extend_strings(strings)
-    for split, rows in (("train", 40), ("test", len(texts))):
-        writer.matrix(f"{split}.labels", csr_array(generator.random((rows, len(labels))) < 3 / len(labels)))
-    write_manifest(folder, writer.finish())
-    card = DatasetCard(name=name, title="<b>Hostile</b> & more", summary="", source="jsonl")
-    return opened(card, folder, json.loads((folder / "manifest.json").read_text()), True)
+    train, truth = (csr_array(generator.random((rows, len(labels))) < 3 / len(labels)) for rows in (40, len(texts)))
+    return prepared(home, name, texts, truth, labels, train)
 
 
 @pytest.fixture
@@ -118,16 +78,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.js")}
 
 
-def test_everything_that_was_predicted_can_be_read_back(runs: Path, out: Path) -> None:
+def test_everything_that_was_predicted_can_be_read_back(runs: Path, out: Path, workspace: Path) -> None:
     """Against the run folder and a count by hand, over several shards."""
-    data = prepared(runs.parent / "workspace", [f"query {row}" for row in range(1203)], [f"l{k}" for k in range(30)])
+    data = dataset(workspace, [f"query {row}" for row in range(1203)], [f"l{k}" for k in range(30)])
     ids = np.argsort(np.random.default_rng(1).random((1203, 30)), axis=1)[:, :12]
     ids[7, 3:] = -1
-    folder = add_run(runs, data, "one", ids=ids, about={"title": "<b>Hostile</b>"})
     scores = np.random.default_rng(2).normal(size=ids.shape).astype(np.float32)
     scores[0, :4] = [np.nan, np.inf, -np.inf, 0]
-    np.save(folder / "scores.npy", scores)
-    write_manifest(folder, {})
+    add_run(runs, data, "one", ids=ids, confidences=scores, about={"title": "<b>Hostile</b>"})
     metadata = build_explorer([runs], out)
     (about,) = manifest(out)["datasets"]
     place, size = out / about["folder"], about["shard_rows"]
@@ -147,11 +105,11 @@ def test_everything_that_was_predicted_can_be_read_back(runs: Path, out: Path) -
     bits = ["ABCDEFGHIJKLMNOPQRSTUVWXYZ234567".index(character) for character in hits]
     assert bits == [sum(1 << i for i in range(5) if ids[row, i] in truth[row]) for row in range(1203)]
     assert about["runs"][0]["metrics"]["P@1"] == pytest.approx(100 * np.mean([bit & 1 for bit in bits]), abs=1e-3)
-    assert metadata == ExplorerFacts({"hostile": ("one",)}, len(content(out)), sum(map(len, content(out).values())), ())
+    assert metadata == Written({"hostile": ("one",)}, len(content(out)), sum(map(len, content(out).values())), ())
 
 
-def test_labels_have_the_bins_of_the_record(runs: Path, out: Path) -> None:
-    data = prepared(runs.parent / "workspace", ["a", "b"], [f"label {k}" for k in range(37)])
+def test_labels_have_the_bins_of_the_record(runs: Path, out: Path, workspace: Path) -> None:
+    data = dataset(workspace, ["a", "b"], [f"label {k}" for k in range(37)])
     add_run(runs, data, "one")
     build_explorer([runs], out)
     (about,) = manifest(out)["datasets"]
@@ -166,26 +124,18 @@ def test_labels_have_the_bins_of_the_record(runs: Path, out: Path) -> None:
     assert about["torso"] == min(train_rows for _, train_rows, group in entries if group == 1)
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the scripts")
-def test_nothing_but_the_call_happens_in_a_script(runs: Path, out: Path, tmp_path: Path) -> None:
-    """Fault 44, fault 64: texts, labels, methods and settings are hostile at once; node sees what Python sees."""
-    data = prepared(runs.parent / "workspace", list(HOSTILE), list(HOSTILE))
+def test_a_script_is_one_call_whatever_is_in_it(runs: Path, out: Path, workspace: Path) -> None:
+    """Fault 44, fault 64: texts, labels, methods and settings are hostile at once."""
+    data = dataset(workspace, list(HOSTILE), list(HOSTILE))
     for place, text in enumerate(HOSTILE[:4]):
         add_run(runs, data, f"run{place}", config={"method": text, "encoder": text}, about={"title": text})
-    build_explorer([runs], out, only=[f"run{place}" for place in range(4)])
-    for name in ("manifest.js", "d0/texts-000.js", "d0/labels-000.js"):
-        subprocess.run(["node", "--check", out / name], check=True)
-    (tmp_path / "page.cjs").write_text(NODE)
-    ran = subprocess.run(["node", tmp_path / "page.cjs", out], check=True, capture_output=True)
-    calls = json.loads(ran.stdout)
-    assert len(calls) == len(content(out)) > 10
-    for one in calls:
-        assert one["same"]
-        assert one["made"] == [arguments(out / one["file"])]
-    assert arguments(out / "d0/texts-000.js")[3] == list(HOSTILE)
-    shown = [entry[0] for entry in arguments(out / "d0/labels-000.js")[3]]
+    build_explorer([runs], out)
+    scripts = {str(path.relative_to(out)): arguments(path) for path in out.rglob("*.js")}
+    assert len(scripts) > 10
+    assert scripts["d0/texts-000.js"][3] == list(HOSTILE)
+    shown = [entry[0] for entry in scripts["d0/labels-000.js"][3]]
     assert shown == [text if text.strip() else f"id{place}" for place, text in enumerate(HOSTILE)]
-    assert [run["method"] for run in manifest(out)["datasets"][0]["runs"]] == list(HOSTILE[:4])
+    assert [run["method"] for run in manifest(out)["datasets"][0]["runs"]] == sorted(HOSTILE[:4])
 
 
 @given(st.text(st.characters(categories=None), max_size=50) | st.sampled_from(HOSTILE))
@@ -232,12 +182,13 @@ def test_files_stay_small(row_bytes: list[int], usual: int) -> None:
     assert rows_per_file(np.array(row_bytes), usual) == expected
 
 
-def test_long_texts_go_into_more_files(runs: Path, out: Path) -> None:
+def test_long_texts_go_into_more_files(runs: Path, out: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 44: characters that take twelve bytes each once they are escaped."""
+    monkeypatch.setattr("harness.report.explorer.predictions.PER_ROW", 100)
     texts = [f"{row:04}" + "\U0001f600" * (1000 if row % 2 else 200) for row in range(300)]
-    data = prepared(runs.parent / "workspace", texts, texts)
+    data = dataset(workspace, texts, texts)
     add_run(runs, data, "one", ids=np.tile(np.arange(100), (300, 1)))
-    build_explorer([runs], out, per_row=100)
+    build_explorer([runs], out)
     assert max(path.stat().st_size for path in out.rglob("*.js")) <= 400_000
     (about,) = manifest(out)["datasets"]
     assert max(about["shard_rows"], about["shard_labels"]) < 500
@@ -247,10 +198,13 @@ def test_long_texts_go_into_more_files(runs: Path, out: Path) -> None:
     assert len(gathered(out / "d0", "r0", about["shard_rows"])) == 300
 
 
-def test_few_predictions_are_filled_up_and_many_rows_are_cut(runs: Path, out: Path) -> None:
-    data = prepared(runs.parent / "workspace", [f"q{row}" for row in range(20)], [f"l{k}" for k in range(9)])
+def test_few_predictions_are_filled_up_and_many_rows_are_cut(
+    runs: Path, out: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "ROWS", 7)
+    data = dataset(workspace, [f"q{row}" for row in range(20)], [f"l{k}" for k in range(9)])
     add_run(runs, data, "one")
-    left_out = build_explorer([runs], out, rows=7).left_out
+    left_out = build_explorer([runs], out).left_out
     (about,) = manifest(out)["datasets"]
     assert (about["rows"], about["all_rows"], len(left_out)) == (7, 20, 1)
     shown = gathered(out / "d0", "r0", 500)
@@ -277,15 +231,12 @@ def test_one_run_of_each_method_and_encoder(runs: Path, out: Path) -> None:
     described = manifest(out)["datasets"][0]["runs"]
     assert [run["settings"] for run in described] == ["", f"beta={other['params']['beta']}", ""]
     assert [run["run"] for run in described] == ["r0", "r1", "r2"]
-    assert build_explorer([runs], out, only=["changed", "seed2"]).datasets == {data.name: ("changed", "seed2")}
-    with pytest.raises(UserError, match="no finished run 'trial' with predictions"):
-        build_explorer([runs], out, only=["trial"])
 
 
-def test_runs_of_other_data_do_not_stand_side_by_side(runs: Path, out: Path) -> None:
+def test_runs_of_other_data_do_not_stand_side_by_side(runs: Path, out: Path, workspace: Path) -> None:
     """Fault 62."""
-    data = prepared(runs.parent / "workspace", ["a", "b"], list("uvwxyz"))
-    other = prepared(runs.parent / "workspace", ["c", "d"], list("uvwxyz"), seed=1)
+    data = dataset(workspace, ["a", "b"], list("uvwxyz"))
+    other = dataset(workspace, ["c", "d"], list("uvwxyz"), seed=1)
     add_run(runs, data, "a", config={"method": "a"})
     add_run(runs, data, "b", config={"method": "b"})
     add_run(runs, other, "c", config={"method": "c"})
@@ -298,7 +249,7 @@ def test_runs_of_other_data_do_not_stand_side_by_side(runs: Path, out: Path) -> 
 
 
 def test_data_that_is_not_prepared_is_left_out(runs: Path, out: Path, workspace: Path) -> None:
-    data = prepared(workspace, ["a", "b"], list("uvwxyz"))
+    data = dataset(workspace, ["a", "b"], list("uvwxyz"))
     add_run(runs, data, "one")
     build_explorer([runs], out)
     before = content(out)
@@ -311,9 +262,9 @@ def test_data_that_is_not_prepared_is_left_out(runs: Path, out: Path, workspace:
     assert not (workspace / "cache").exists()
 
 
-def test_a_damaged_run_is_left_out_and_named(runs: Path, out: Path) -> None:
+def test_a_damaged_run_is_left_out_and_named(runs: Path, out: Path, workspace: Path) -> None:
     """Faults 67 and 68: a pickle, one bit, cut off, of another shape or dataset, or not those of its record."""
-    data = prepared(runs.parent / "workspace", [f"q{row}" for row in range(30)], [f"l{k}" for k in range(9)])
+    data = dataset(workspace, [f"q{row}" for row in range(30)], [f"l{k}" for k in range(9)])
     bad = ["cut", "flat", "flip", "other", "outside", "pickle", "short"]
     for name in (*bad, "whole"):
         add_run(runs, data, name, config={"method": name})
@@ -344,7 +295,7 @@ def builds(folder: Path) -> set[str]:
 
 def test_a_build_replaces_the_earlier_one_and_every_script_names_it(runs: Path, out: Path, workspace: Path) -> None:
     """Fault 63: equal runs give equal bytes; other scores, one more run and other texts give another build."""
-    data = prepared(workspace, ["a", "b", "c"], list("uvwxyz"))
+    data = dataset(workspace, ["a", "b", "c"], list("uvwxyz"))
     add_run(runs, data, "one", config={"method": "one"})
     build_explorer([runs], out)
     build_explorer([runs], out.with_name("again"))
@@ -358,7 +309,7 @@ def test_a_build_replaces_the_earlier_one_and_every_script_names_it(runs: Path, 
     add_run(runs, data, "two", config={"method": "two"})
     build_explorer([runs], out)
     seen.append(builds(out))
-    add_run(runs, prepared(workspace, ["d"] * 1001, list("uvwxyz"), name="large"), "three")
+    add_run(runs, dataset(workspace, ["d"] * 1001, list("uvwxyz"), name="large"), "three")
     build_explorer([runs], out)
     assert len(set.union(*seen, builds(out))) == 4
     assert sorted(entry["name"] for entry in manifest(out)["datasets"]) == ["hostile", "large"]
@@ -370,16 +321,18 @@ def test_a_build_replaces_the_earlier_one_and_every_script_names_it(runs: Path, 
     assert sorted(path.name for path in out.parent.iterdir()) == ["again", "explorer"]
 
 
-def test_builds_at_one_time_take_turns(runs: Path, out: Path) -> None:
-    add_run(runs, prepared(runs.parent / "workspace", ["a"] * 60, list("vwxyz")), "one")
+def test_builds_at_one_time_take_turns(runs: Path, out: Path, workspace: Path) -> None:
+    add_run(runs, dataset(workspace, ["a"] * 60, list("vwxyz")), "one")
     with ThreadPoolExecutor(4) as pool:
         metadata = list(pool.map(lambda _: build_explorer([runs], out), range(6)))
     assert {one.files for one in metadata} == {len(content(out))}
     assert [path.name for path in out.parent.iterdir()] == ["explorer"]
 
 
-def test_a_failure_leaves_what_was_there(runs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_run(runs, prepared(runs.parent / "workspace", ["a"], list("vwxyz")), "one")
+def test_a_failure_leaves_what_was_there(
+    runs: Path, out: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_run(runs, dataset(workspace, ["a"], list("vwxyz")), "one")
     build_explorer([runs], out)
     before = content(out)
 
@@ -395,8 +348,8 @@ def test_a_failure_leaves_what_was_there(runs: Path, out: Path, monkeypatch: pyt
     assert [path.name for path in out.parent.iterdir()] == ["explorer"]
 
 
-def test_a_folder_of_somebody_else_is_not_replaced(runs: Path, out: Path) -> None:
-    add_run(runs, prepared(runs.parent / "workspace", ["a"], list("vwxyz")), "one")
+def test_a_folder_of_somebody_else_is_not_replaced(runs: Path, out: Path, workspace: Path) -> None:
+    add_run(runs, dataset(workspace, ["a"], list("vwxyz")), "one")
     out.mkdir(parents=True)
     build_explorer([runs], out)
     (out / "thesis.tex").write_text("years of work")
@@ -408,13 +361,3 @@ def test_a_folder_of_somebody_else_is_not_replaced(runs: Path, out: Path) -> Non
         build_explorer([runs], out)
     with pytest.raises(UserError, match="is a file"):
         build_explorer([runs], out.parent / "thesis.tex")
-    with pytest.raises(UserError, match="has no runs"):
-        build_explorer([runs.parent / "nowhere"], out)
-    with pytest.raises(UserError, match="at least 5 labels"):
-        build_explorer([runs], out, per_row=4)
-
-
-def test_reports_import_no_heavy_library_before_they_need_it() -> None:
-    code = "import sys, harness.report.explorer, harness.report.page, harness.report.figures\n"
-    code += "sys.exit(bool({'torch', 'mlflow', 'matplotlib', 'optuna', 'transformers'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cli.bench import bench
-from harness.errors import UserError
 from harness.report import figures
-from harness.report.figures import FIGURES, Drawing, Missing, draw_all, draw_figure
+from harness.report.figures import FIGURES, Drawing, Missing, draw_figure
 from harness.report.figures.annotation import place_labels
 from harness.report.figures.drawing import Sketch, data_digest
 from harness.report.figures.methods import frontier, training_seconds
 from harness.report.figures.neighbours import ending
 from harness.report.figures.runs import Group, comparable, default_runs, find_variants, remarks, titles
-from harness.report.figures.style import COLOURS, MARKERS, format_name, looks, png_facts
+from harness.report.figures.style import COLOURS, MARKERS, format_name, looks, png_metadata
 from harness.report.figures.training import BETAS, ETAS, last_stage, mean_positives
 from harness.report.results import Example, Neighbour, Neighbours, Results, Study, Trial, read_records
 from harness.report.rows import default_settings, peak_memory
@@ -40,7 +39,7 @@ def drawn(name: str, found: Results) -> Drawing:
     """The figure, which must be a picture with words."""
     result = draw_figure(name, found, DATASET)
     assert isinstance(result, Drawing), result
-    assert png_facts(result.png)[0] > 500
+    assert png_metadata(result.png)[0] > 500
     assert result.caption
     assert "\x00" not in result.alt + result.caption
     return result
@@ -57,11 +56,10 @@ def unpainted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The matplotlib figures behind what is drawn, laid out but not painted, which takes most of the time."""
     kept: list[Any] = []
 
-    def keep(*figures: Any, digest: str = "") -> bytes:
-        for figure in figures:
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")
-        kept.extend(figures)
+    def keep(figure: Any, digest: str = "") -> bytes:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        kept.append(figure)
         return b""
 
     monkeypatch.setattr(figures, "as_png", keep)
@@ -107,7 +105,7 @@ def test_versions_never_share_a_figure_and_the_rest_is_told() -> None:
     ]
     found = comparable(results(*others, *usual), DATASET)
     assert (list(found.records), found.left_out) == (usual, 4)
-    assert "4 runs" in found.caption
+    assert "4 runs" in found.caption()
     old, new = run(moment=1), run(moment=2, metric_version=2)
     assert comparable(results(new, old), DATASET).records == (new,), "of as many runs the newest"
 
@@ -222,7 +220,7 @@ def test_equal_results_give_equal_bytes_whatever_the_user_has_set() -> None:
         drawn("course", world())
         assert drawn("tradeoff", world()).png == once.png
         assert matplotlib.rcParams["font.size"] == 20
-    assert png_facts(once.png)[2] == data_digest(once.data)
+    assert png_metadata(once.png)[2] == data_digest(once.data)
 
 
 @pytest.mark.parametrize("name", ["tradeoff", "bins", "course", "neighbours"])
@@ -284,8 +282,6 @@ def test_numbers_that_no_axis_can_hold_are_told_and_faults_of_the_program_are_no
     monkeypatch.setitem(FIGURES, "sweep", FIGURES["sweep"]._replace(draw=broken))
     with pytest.raises(KeyError):
         draw_figure("sweep", Results(()), DATASET)
-    with pytest.raises(UserError, match="did you mean 'bins'"):
-        list(draw_all(results(), DATASET, ["bin"]))
 
 
 # methods beside each other

@@ -21,7 +21,7 @@ from harness.report.page import SCRIPTS, build_page, packed, page_data, rounded,
 from harness.report.results import Results
 from harness.report.rows import default_settings
 from harness.runs.record import RunRecord
-from tests.support.made_page import picture
+from tests.support.made_page import picture, record
 from tests.support.setting_runs import nested
 
 HOSTILE = (
@@ -34,29 +34,12 @@ HOSTILE = (
 PNG = picture(200, 100)
 
 
-def run(method: str = "alpha", seed: int = 0, p1: float = 50.0, **changes: Any) -> RunRecord:
-    """A finished run of a method that this project does not have, unless a config says otherwise."""
-    values: dict[str, Any] = {
-        "run_id": f"run-{method}-{seed}",
-        "status": "finished",
-        "started": f"2026-01-01T00:00:{seed:02d}",
-        "seconds": 10.0 + seed,
-        "config": {"method": method, "encoder": "static", "dataset": "made", "seed": seed, "params": {"beta": 3}},
-        "dataset": {"name": "made", "title": "Made", "digest": "d" * 64, "filter": True, "statistics": {"test": 7}},
-        "metrics": {"P@1": p1, "PSP@5": 90 - p1},
-        "metric_version": 1,
-        "peak_memory_gib": 0.5,
-        "environment": {"python": "3.11"},
-    }
-    return RunRecord.model_validate({**values, **changes})
+def page(*runs: RunRecord, figures: Any = None, tables: Any = ()) -> str:
+    return build_page(page_data(Results(runs)), figures or {}, tables)
 
 
-def page(*records: RunRecord, figures: Any = None, tables: Any = ()) -> str:
-    return build_page(page_data(Results(records)), figures or {}, tables)
-
-
-def data_of(*records: RunRecord) -> dict[str, Any]:
-    return page_data(Results(records))
+def data_of(*runs: RunRecord) -> dict[str, Any]:
+    return page_data(Results(runs))
 
 
 class Reader(HTMLParser):
@@ -129,10 +112,10 @@ def test_numbers_keep_four_digits_and_what_is_no_number_is_null(value: float) ->
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_never_become_markup(text: str) -> None:
     """Fault 64."""
-    about = {**run().dataset, "name": text, "title": text}
+    about = {**record().dataset, "name": text, "title": text}
     scorers = {text: {"P@1": 1.0}}
-    hostile = run(text, dataset=about, run_id=text, warnings=[text], environment={text: text}, scorers=scorers)
-    failed = run("b", status="failed", error=text, run_id=text + "2")
+    hostile = record(text, dataset=about, run_id=text, warnings=[text], environment={text: text}, scorers=scorers)
+    failed = record("b", status="failed", error=text, run_id=text + "2")
     figures = {text: [Drawing("f", text, text, text, PNG), Missing("g", text, text, text)], "other": []}
     table = Table(text, (text, "P@1"), ((Cell(text), Cell("1.00")),), text, id=text, notes=(text,))
     made = page(hostile, failed, figures=figures, tables=[table, Document(text, text, (table, table), True)])
@@ -147,13 +130,13 @@ def test_names_never_become_markup(text: str) -> None:
 
 
 def test_a_name_without_utf_8_form_can_be_written() -> None:
-    made = page(run(warnings=["half \ud800 a pair"]), tables=[Table("\ud800", ("a",), ((Cell("\udfff"),),))])
+    made = page(record(warnings=["half \ud800 a pair"]), tables=[Table("\ud800", ("a",), ((Cell("\udfff"),),))])
     assert made.encode("utf-8")
     assert embedded(made)["runs"]["run-alpha-0"]["warnings"] == ["half \ud800 a pair"]
 
 
 def test_the_page_may_do_nothing_but_itself() -> None:
-    made = page(run(), figures={"made": [Drawing("f", "f", "f", "f", PNG)]})
+    made = page(record(), figures={"made": [Drawing("f", "f", "f", "f", PNG)]})
     read = Reader(made)
     [policy] = [one["content"] for one in read.of("meta") if one.get("http-equiv") == "Content-Security-Policy"]
     rules = {rule.split()[0]: rule.split()[1:] for rule in str(policy).split("; ")}
@@ -176,7 +159,7 @@ def test_the_page_may_do_nothing_but_itself() -> None:
 
 def test_pictures_have_words_and_a_size_and_missing_ones_a_command() -> None:
     missing = Missing("course", "Course", "No curves.", "python -m harness bench --x 'a b'")
-    read = Reader(page(run(), figures={"a/ü": [Drawing("f", "T", "C", 'it is "so"', PNG), missing]}))
+    read = Reader(page(record(), figures={"a/ü": [Drawing("f", "T", "C", 'it is "so"', PNG), missing]}))
     [image] = read.of("img")
     assert unquote(str(image["src"])) == f"{figure_stem('a/ü', 'f')}.png"
     assert (image["alt"], image["width"], image["height"]) == ('it is "so"', "200", "100")
@@ -190,11 +173,11 @@ def test_tables_of_a_document_stand_together_the_fullest_first() -> None:
         Table(f"thesis-1 on {name}: Losses.", ("a", "b"), ((cell, other),), id=name)
         for name, cell, other in (("none", empty, empty), ("one", empty, ours), ("two", ours, ours))
     ]
-    read = Reader(page(run(), tables=[Document("thesis-1", "Losses.", tuple(tables), True)]))
+    read = Reader(page(record(), tables=[Document("thesis-1", "Losses.", tuple(tables), True)]))
     assert [one["data-table"] for one in read.of("article")] == ["two", "one"], "one without a figure of ours is not"
     assert [text for text in read.texts if text in ("one", "two", "Losses.")] == ["Losses.", "two", "one"]
     marks = Table("m", ("a", "b", "c"), ((Cell("d"), Cell.of(Figure(2.0, paper=1.0), best=True, mark="†"), Cell("e")),))
-    text = page(run(), tables=[marks])
+    text = page(record(), tables=[marks])
     assert "<th scope=row class=words>d<td class=words><strong>2.00</strong><sup>†</sup>" in text
     assert "<span class=paper>(paper 1.00, +1.00)</span>" in text
 
@@ -205,12 +188,12 @@ def test_a_hundred_runs_leave_room_for_figures_and_tables() -> None:
     losses = {f"train/loss{at}": [at + step * 0.123457 for step in range(30)] for at in range(8)}
     scores = {f"{kind}@{k}": k * 0.1234567 for kind in "PRC" for k in (1, 3, 5)}
     records = [
-        run(
+        record(
             f"method{number % 15}",
-            number,
+            seed=number,
             curves={"step": list(range(30))} | {name: [number + one for one in losses[name]] for name in losses},
             scorers={scorer: {name: number + one for name, one in scores.items()} for scorer in "abc"},
-            config={**run(f"method{number % 15}", number).config, "params": params},
+            config={**record(f"method{number % 15}", seed=number).config, "params": params},
         )
         for number in range(100)
     ]
@@ -239,25 +222,28 @@ def rows_of(data: dict[str, Any], dataset: int = 0) -> dict[tuple[str, str], dic
 def test_a_row_is_the_mean_over_seeds_for_every_scorer() -> None:
     """Fault 61: one seed has no spread, a missing metric no figure."""
     values = [50.0, 53.0, 57.5]
-    data = data_of(*(run(seed=seed, p1=value) for seed, value in enumerate(values)), run("b", metrics={"P@1": 3.0}))
+    data = data_of(
+        *(record(seed=seed, p1=value) for seed, value in enumerate(values)), record("b", metrics={"P@1": 3.0})
+    )
     row = rows_of(data)["alpha", ""]
     assert row["figures"]["P@1"]["mean"] == pytest.approx(statistics.mean(values))
     assert row["figures"]["P@1"]["std"] == pytest.approx(statistics.stdev(values))
     assert row["runs"] == ["run-alpha-0", "run-alpha-1", "run-alpha-2"]
-    assert row["seconds"] == pytest.approx(11.0)
+    assert row["seconds"] == pytest.approx(100 - statistics.mean(values))
     assert [data["runs"][name]["seed"] for name in row["runs"]] == [0, 1, 2]
-    assert rows_of(data)["b", ""]["figures"] == {"P@1": {"mean": 3.0}, "PSP@5": {"mean": None}}
+    figures = rows_of(data)["b", ""]["figures"]
+    assert (figures["P@1"], figures["PSP@5"]) == ({"mean": 3.0}, {"mean": None})
     scorers = {"clf": {"P@1": 1.0, "P@5": 2.0}, "de": {"P@1": 3.0, "P@5": 4.0}}
-    data = data_of(run(scorers=scorers))
+    data = data_of(record(scorers=scorers))
     assert set(rows_of(data)) == {("alpha", "clf"), ("alpha", "de")}
     assert data["runs"]["run-alpha-0"]["scorers"] == scorers
 
 
 def test_trials_are_left_out_and_failures_are_told() -> None:
     """Fault 61."""
-    trial = run("trial", config={**run("trial").config, "evaluate": "validation"})
-    failed = run("broken", status="failed", error="out of memory", metrics={})
-    data = data_of(run(), trial, failed)
+    trial = record("trial", config={**record("trial").config, "evaluate": "validation"})
+    failed = record("broken", status="failed", error="out of memory", metrics={})
+    data = data_of(record(), trial, failed)
     assert list(data["runs"]) == ["run-alpha-0"]
     assert [(one["method"], one["error"]) for one in data["unfinished"]] == [("broken", "out of memory")]
 
@@ -265,19 +251,19 @@ def test_trials_are_left_out_and_failures_are_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dataset": {**run().dataset, "propensity": {"a": 0.5, "b": 0.4}}}, "propensity A 0.5, B 0.4"),
+        ({"dataset": {**record().dataset, "propensity": {"a": 0.5, "b": 0.4}}}, "propensity A 0.5, B 0.4"),
         ({"environment": {"harness": "9.9"}}, "harness 9.9"),
         ({"metric_version": 2}, "metrics v2"),
-        ({"dataset": {**run().dataset, "filter": False}}, "no filter"),
-        ({"dataset": {**run().dataset, "digest": "e" * 64}}, "data eeeeeeeeeeee"),
+        ({"dataset": {**record().dataset, "filter": False}}, "no filter"),
+        ({"dataset": {**record().dataset, "digest": "e" * 64}}, "data eeeeeeeeeeee"),
     ],
 )
 def test_runs_measured_otherwise_are_another_dataset_with_a_name_of_its_own(changes: Any, told: str) -> None:
     """Fault 62: constants and versions are never averaged over."""
-    about = {**run().dataset, "propensity": {"a": 0.55, "b": 1.5}}
-    usual = [run(seed=seed, p1=50.0, dataset=about, environment={"harness": "0.1"}) for seed in (0, 1)]
+    about = {**record().dataset, "propensity": {"a": 0.55, "b": 1.5}}
+    usual = [record(seed=seed, p1=50.0, dataset=about, environment={"harness": "0.1"}) for seed in (0, 1)]
     values = {"dataset": about, "environment": {"harness": "0.1"}, **changes}
-    data = data_of(*usual, run(seed=2, p1=80.0, run_id="other", **values))
+    data = data_of(*usual, record(seed=2, p1=80.0, run_id="other", **values))
     first, second = sorted(data["datasets"], key=lambda one: len(one["rows"][0]["runs"]), reverse=True)
     assert first["rows"][0]["figures"]["P@1"] == {"mean": 50.0, "std": 0.0}
     assert second["rows"][0]["figures"]["P@1"] == {"mean": 80.0}
@@ -290,7 +276,7 @@ def test_runs_measured_otherwise_are_another_dataset_with_a_name_of_its_own(chan
 def test_names_of_datasets_stay_apart_whatever_they_are() -> None:
     names = ["made", "made (2)", "made (3)", ""]
     records = [
-        run(seed=seed, run_id=f"{name}{version}", metric_version=version, dataset={**run().dataset, "name": name})
+        record(seed=seed, run_id=f"{name}{version}", metric_version=version, dataset={**record().dataset, "name": name})
         for seed, name in enumerate(names)
         for version in (1, 2)
     ]
@@ -305,7 +291,7 @@ def test_bins_without_numbers_are_gaps() -> None:
         {"bin": "torso", "P@5": "many", "PSP@5": float("nan")},
         {"P@5": None},
     ]
-    data = data_of(run(contributions=bins), run("beta", contributions=[{"bin": "head", "P@5": None}]))
+    data = data_of(record(contributions=bins), record("beta", contributions=[{"bin": "head", "P@5": None}]))
     gaps = [{"bin": "head", "P@5": 1.5}, {"bin": "torso", "P@5": None}, {"bin": "", "P@5": None}]
     assert data["runs"]["run-alpha-0"]["bins"] == gaps
     assert "bins" not in data["runs"]["run-beta-0"]
@@ -316,7 +302,7 @@ def test_a_curve_that_is_shorter_or_longer_than_its_steps() -> None:
     steps: list[float | None] = [float(step) for step in range(200)]
     curves: dict[str, Any] = {"step": steps, "train/loss": [1.0], "lr": [], "train/pool": [2.0] * 205}
     odd = {"step": [0.0, None, 2.0], "train/loss": [5.0, 6.0, 7.0]}
-    made = [run(curves=curves), run("beta", curves={"train/loss": [1.0, 2.0]}), run("gap", curves=odd)]
+    made = [record(curves=curves), record("beta", curves={"train/loss": [1.0, 2.0]}), record("gap", curves=odd)]
     runs = data_of(*made)["runs"]
     kept = runs["run-alpha-0"]["curves"]
     length = len(kept["step"])
@@ -331,7 +317,7 @@ def test_a_curve_that_is_shorter_or_longer_than_its_steps() -> None:
 def test_thinned_curves_keep_both_ends_and_every_validation(points: int, every: int) -> None:
     steps = [float(step) for step in range(points)]
     measured = [value if index % (every * 40) == 0 else None for index, value in enumerate(steps)]
-    data = data_of(run(curves={"step": steps, "train/loss": steps, "validation/P@1": measured}))
+    data = data_of(record(curves={"step": steps, "train/loss": steps, "validation/P@1": measured}))
     kept = data["runs"]["run-alpha-0"]["curves"]
     assert (kept["step"][0], kept["step"][-1]) == (steps[0], steps[-1])
     assert kept["train/loss"] == kept["step"]
@@ -344,16 +330,20 @@ def test_thinned_curves_keep_both_ends_and_every_validation(points: int, every: 
 def test_settings_say_what_is_not_the_default() -> None:
     flat = default_settings("unidec", "lf-pydocstitles")
     assert flat is not None
-    about = {**run().dataset, "name": "lf-pydocstitles"}
+    about = {**record().dataset, "name": "lf-pydocstitles"}
     names = {"method": "unidec", "dataset": "lf-pydocstitles", "encoder": "static"}
-    plain = run(config={**nested(flat), **names, "seed": 0}, dataset=about, run_id="plain")
-    changed = run(config={**nested({**flat, "params.beta": 99}), **names, "seed": 0}, dataset=about, run_id="changed")
+    plain = record(config={**nested(flat), **names, "seed": 0}, dataset=about, run_id="plain")
+    changed = record(
+        config={**nested({**flat, "params.beta": 99}), **names, "seed": 0}, dataset=about, run_id="changed"
+    )
     older_config = {**nested({key: value for key, value in flat.items() if key != "params.eta"}), **names, "seed": 1}
-    older = run(config=older_config, dataset=about, run_id="older")
+    older = record(config=older_config, dataset=about, run_id="older")
     told = {row["runs"][0]: row for row in data_of(plain, changed, older)["datasets"][0]["rows"]}
     assert told["changed"]["settings"] == "beta=99"
     assert told["plain"]["settings"] == ""
     assert told["plain"]["runs"] == ["plain", "older"], "a key that a record does not have is no difference"
-    foreign = [run(config={**run().config, "params": {"beta": beta, "eta": 1}}, run_id=f"{beta}") for beta in (3, 4)]
+    foreign = [
+        record(config={**record().config, "params": {"beta": beta, "eta": 1}}, run_id=f"{beta}") for beta in (3, 4)
+    ]
     told = {row["runs"][0]: row["settings"] for row in data_of(*foreign)["datasets"][0]["rows"]}
     assert told == {"3": "beta=3", "4": "beta=4"}, "a method of elsewhere is told apart by what varies"

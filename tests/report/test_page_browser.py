@@ -5,53 +5,59 @@ All in one module, for one browser: playwright keeps an event loop in this threa
 
 import json
 import re
-import shutil
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from harness.data import load
 from harness.report.cells import Figure, marked
-from harness.report.explorer import build_explorer
-from harness.report.page import build_page, page_data
-from harness.report.results import Results
-from harness.runs.record import find_records
-from tests.report.test_page import run
 from tests.support.accessibility import broken_structure, nameless, pale_texts, sideways, stuck
-from tests.support.browser import started, visit
+from tests.support.browser import PHONE, Visitor, visiting
 from tests.support.downloads import Site
-from tests.support.made_page import FIGURES, record, records, write_page
-from tests.support.page_world import HOSTILE, IMAGE, PER_ROW, QUOTE, SCRIPT, World, world, write_shards
-from tests.support.row_runs import DATA, add_run
+from tests.support.made_page import (
+    FIGURES,
+    HOSTILE,
+    IMAGE,
+    PER_ROW,
+    QUOTE,
+    SCRIPT,
+    World,
+    record,
+    records,
+    world,
+    write_explorer,
+    write_page,
+)
 
 MANIFEST = ("explorer/manifest.js",)
 PARTS = ("config", "curves", "environment", "cost", "metrics")
 ROWS = "#comparison tbody tr[data-run]"
 VALUES = {"a": 50.004, "b": 50.001, "c": 49.0, "d": 49.0, "e": 12.5, "lone": 7.0}
 OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+METHODS = [IMAGE, "alpha", "beta"]
+MADE = world("lf-made", 1203, METHODS)
+OTHER = world("lf-other", 18, ["alpha", "gamma"], seed=1)
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with started() as running:
+def tab() -> Iterator[Visitor]:
+    with visiting() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page as it is committed: no shards beside it."""
+    """The page as it is committed: no explorer beside it."""
     return write_page(tmp_path_factory.mktemp("bare"), records())
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page with an explorer."""
-    worlds = [world("lf-made", 40, ["alpha", "beta", IMAGE])]
-    return write_page(tmp_path_factory.mktemp("whole"), records(), worlds)
+    return write_page(tmp_path_factory.mktemp("whole"), records(), [MADE, OTHER], shard_labels=25)
 
 
 def column(page: Page, key: str) -> list[str]:
@@ -92,8 +98,8 @@ def explored(page: Page) -> None:
     expect(page.locator("#predictions li").first).to_be_visible()
 
 
-def test_the_comparison_is_sorted_filtered_and_shared_by_its_address(browser: Browser, bare: Path) -> None:
-    with visit(browser, bare, missing=MANIFEST) as page:
+def test_the_comparison_is_sorted_filtered_and_shared_by_its_address(tab: Visitor, bare: Path) -> None:
+    with tab.visit(bare, missing=MANIFEST) as page:
         choose_dataset(page, "LF-MADE")
         first = sort_by(page, "P@1")
         once = numbers(column(page, "P@1"))
@@ -134,8 +140,8 @@ def test_the_comparison_is_sorted_filtered_and_shared_by_its_address(browser: Br
         assert numbers(column(page, "P@1")) == [60]
 
 
-def test_runs_tables_and_figures_are_shown_and_what_is_missing_is_told(browser: Browser, bare: Path) -> None:
-    with visit(browser, bare, missing=MANIFEST) as page:
+def test_runs_tables_and_figures_are_shown_and_what_is_missing_is_told(tab: Visitor, bare: Path) -> None:
+    with tab.visit(bare, missing=MANIFEST) as page:
         choose_dataset(page, "LF-MADE")
         drawer = page.locator("dialog#drawer")
         expect(drawer).to_be_hidden()
@@ -175,8 +181,8 @@ def test_runs_tables_and_figures_are_shown_and_what_is_missing_is_told(browser: 
         expect(page.locator("#compare-list")).to_be_hidden()
 
 
-def test_a_page_of_no_runs_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
-    with visit(browser, write_page(tmp_path, []), missing=MANIFEST) as page:
+def test_a_page_of_no_runs_says_what_to_do(tab: Visitor, tmp_path: Path) -> None:
+    with tab.visit(write_page(tmp_path, []), missing=MANIFEST) as page:
         expect(page.locator("main")).to_contain_text("python -m harness run")
         assert page.locator(ROWS).count() == 0
 
@@ -188,9 +194,9 @@ NONSENSE = (
 )
 
 
-def test_names_that_are_markup_are_shown_and_do_not_run(browser: Browser, whole: Path) -> None:
+def test_names_that_are_markup_are_shown_and_do_not_run(tab: Visitor, whole: Path) -> None:
     """fault 64: in names, and in an address that makes no sense"""
-    with visit(browser, whole) as page:
+    with tab.visit(whole) as page:
         choose_dataset(page, IMAGE.upper())
         assert numbers(column(page, "P@1")) == [61]
         choose_dataset(page, "LF-MADE")
@@ -222,17 +228,17 @@ _INTRUDER = """(outside) => {
 }"""
 
 
-def intrude(browser: Browser, file: Path, outside: str) -> None:
-    with visit(browser, file, missing=MANIFEST) as page:
+def intrude(tab: Visitor, file: Path, outside: str) -> None:
+    with tab.visit(file, missing=MANIFEST) as page:
         assert page.evaluate(_INTRUDER, outside) == "refused"
         page.wait_for_timeout(200)
         assert page.evaluate("typeof window.owned") == "undefined"
 
 
-def test_even_markup_that_got_in_could_neither_run_nor_call_home(browser: Browser, bare: Path, site: Site) -> None:
+def test_even_markup_that_got_in_could_neither_run_nor_call_home(tab: Visitor, bare: Path, site: Site) -> None:
     outside = site.put("/collect", b"window.owned = 1", content_type="text/javascript")
     with pytest.raises(AssertionError, match="violates the following Content Security Policy"):
-        intrude(browser, bare, outside)
+        intrude(tab, bare, outside)
     assert site.asked == []
 
 
@@ -245,11 +251,12 @@ _LIGHTNESS = """() => {
 }"""
 
 
-def test_everything_can_be_read_in_light_and_dark(browser: Browser, whole: Path) -> None:
-    with visit(browser, whole, dark=True) as page:
+def test_everything_can_be_read_in_light_and_dark(tab: Visitor, whole: Path) -> None:
+    with tab.visit(whole) as page:
+        page.emulate_media(color_scheme="dark")
         explored(page)
         page.evaluate(OPEN_ALL)
-        assert page.evaluate(_LIGHTNESS) < 0.2
+        page.wait_for_function(f"({_LIGHTNESS})() < 0.2")
         assert pale_texts(page) == nameless(page) == broken_structure(page) == []
         page.emulate_media(color_scheme="light")
         page.wait_for_function(f"({_LIGHTNESS})() > 0.8")  # the page hears of it in the next frame
@@ -261,8 +268,8 @@ def test_everything_can_be_read_in_light_and_dark(browser: Browser, whole: Path)
         assert pale_texts(page) == []
 
 
-def test_a_phone_never_scrolls_sideways(browser: Browser, whole: Path) -> None:
-    with visit(browser, whole, width=375, height=812, has_touch=True, is_mobile=True) as page:
+def test_a_phone_never_scrolls_sideways(tab: Visitor, whole: Path) -> None:
+    with closing(Visitor(tab.browser, **PHONE)) as phone, phone.visit(whole) as page:
         assert sideways(page) == []
         page.evaluate(OPEN_ALL)
         explored(page)
@@ -294,8 +301,8 @@ _FOCUSED = """() => {
 }"""
 
 
-def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, whole: Path) -> None:
-    with visit(browser, whole) as page:
+def test_the_page_can_be_used_with_the_keyboard_alone(tab: Visitor, whole: Path) -> None:
+    with tab.visit(whole) as page:
         page.keyboard.press("Tab")
         expect(page.locator("a.skip")).to_be_focused()
         expect(page.locator("a.skip")).to_be_in_viewport()
@@ -321,25 +328,18 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, whole: P
         assert once in (sorted(once), sorted(once, reverse=True))
 
 
-def test_the_page_works_from_a_server_too(browser: Browser, whole: Path, site: Site) -> None:
+def test_the_page_works_from_a_server_too(tab: Visitor, whole: Path, site: Site) -> None:
     for file in whole.parent.rglob("*"):
         if file.is_file():
             kind = {".js": "text/javascript", ".png": "image/png"}.get(file.suffix, "text/html")
             site.put(f"/{file.relative_to(whole.parent)}", file.read_bytes(), content_type=f"{kind}; charset=utf-8")
-    with visit(browser, f"{site.address}/index.html") as page:
+    with tab.visit(f"{site.address}/index.html") as page:
         explored(page)
         assert page.locator(ROWS).count() > 0
         image = page.locator("#figures figure[data-figure=tradeoff] img")
         assert image.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") == 200
     assert "/explorer/manifest.js" in site.asked
     assert set(site.asked) <= set(site.answers)
-
-
-def written(folder: Path, *records: Any, benchmark: Collection[str] = ()) -> Path:
-    folder.mkdir(exist_ok=True)
-    page = folder / "index.html"
-    page.write_text(build_page(page_data(Results(records), benchmark), {}), encoding="utf-8")
-    return page
 
 
 def marks(page: Page, metric: str) -> dict[str, str]:
@@ -360,19 +360,20 @@ def expected(values: dict[str, float]) -> dict[str, str]:
     return {name: "best" if first else "second" if next_one else "" for name, first, next_one in flags}
 
 
-def test_the_best_are_marked_as_in_print_and_cards_name_all_that_lead(browser: Browser, tmp_path: Path) -> None:
+def test_the_best_are_marked_as_in_print_and_cards_name_all_that_lead(tab: Visitor, tmp_path: Path) -> None:
     """Fault 61: what prints alike is marked alike; where all in sight are equal nothing is marked."""
     encoders = {"a": "x", "b": "x c", "c": "c d", "d": "d", "e": "c", "lone": "lone"}
+    base = record().config
     runs = [
-        run(name, metrics={"P@1": value}, config={**run(name).config, "encoder": encoders[name]})
+        record(name, metrics={"P@1": value}, config={**base, "method": name, "encoder": encoders[name]})
         for name, value in VALUES.items()
     ]
     # a metric that no run at default settings has
-    other = [
-        run("f", beta, config={**run("f").config, "params": {"beta": beta}}, metrics={"P@1": beta, "PSP@5": 2.0})
-        for beta in (1, 3)
+    runs += [
+        record("f", run_id=f"f{beta}", config={**base, "method": "f", "params": {"beta": beta}}, metrics=metrics)
+        for beta, metrics in ((1, {"P@1": 1.0, "PSP@5": 2.0}), (3, {"P@1": 3.0, "PSP@5": 2.0}))
     ]
-    with visit(browser, written(tmp_path, *runs, *other), missing=MANIFEST) as page:
+    with tab.visit(write_page(tmp_path, runs), missing=MANIFEST) as page:
         assert page.locator("#overview .leader").all_inner_texts() == ["P@1\n50.00\na, b", "PSP@5\nX"]
         for words in ("default", "default c", "default d", "default lone"):
             page.locator("#filter").fill(words)
@@ -383,17 +384,18 @@ def test_the_best_are_marked_as_in_print_and_cards_name_all_that_lead(browser: B
             assert marks(page, "P@1") == expected(kept)
 
 
-def test_a_long_comparison_begins_with_the_benchmark_or_with_default_settings(browser: Browser, tmp_path: Path) -> None:
+def test_a_long_comparison_begins_with_the_benchmark_or_with_default_settings(tab: Visitor, tmp_path: Path) -> None:
     """At default settings the baseline would seem to be the best: the other method has only searched ones."""
-    base = run("a", p1=40.0)
-    searched = run("b", p1=70.0, config={**run("b").config, "params": {"beta": 9}}, run_id="searched")
-    configs = [{**run("b", number).config, "params": {"beta": 100 + number}} for number in range(45)]
-    varied = [run("b", number, p1=90.0, config=one, run_id=f"b{number}") for number, one in enumerate(configs)]
+    config = record("b").config
+    searched = record("b", 70.0, config={**config, "params": {"beta": 9}}, run_id="searched")
+    runs = [record("a", 40.0), searched] + [
+        record("b", 90.0, config={**config, "params": {"beta": beta}}, run_id=f"b{beta}") for beta in range(100, 145)
+    ]
     for judged, best, label, main in (
-        ({base.run_id, "searched"}, "b", "settings of the benchmark only", 2),
+        ({runs[0].run_id, "searched"}, "b", "settings of the benchmark only", 2),
         (set(), "a", "default settings only", 1),
     ):
-        with visit(browser, written(tmp_path, base, searched, *varied, benchmark=judged), missing=MANIFEST) as page:
+        with tab.visit(write_page(tmp_path, runs, benchmark=judged), missing=MANIFEST) as page:
             assert page.locator("#overview .leader .by").first.inner_text() == best
             assert page.locator("label:has(#defaults)").inner_text().strip() == label
             assert page.locator("#shown").inner_text() == f"{main} of 47 rows"
@@ -402,7 +404,7 @@ def test_a_long_comparison_begins_with_the_benchmark_or_with_default_settings(br
             assert page.locator(ROWS).count() == 47, "the address keeps what was asked for"
 
 
-def test_runs_without_a_name_or_with_gaps_open_all_the_same(browser: Browser, tmp_path: Path) -> None:
+def test_runs_without_a_name_or_with_gaps_open_all_the_same(tab: Visitor, tmp_path: Path) -> None:
     bins = [{"bin": "head", "P@5": 1.5, "PSP@5": None}, {"bin": "tail", "P@5": None, "PSP@5": "x"}]
     curves = {"step": list(range(90)), "train/loss": [1e308, -1e308], "train/pool": []}
     runs = [
@@ -410,8 +412,7 @@ def test_runs_without_a_name_or_with_gaps_open_all_the_same(browser: Browser, tm
         record("wild", 1e308),
         record("wild", 1.0, seed=1),
     ]
-    file = write_page(tmp_path, runs, [world("lf-made", 20, ["", "alpha"], shard_rows=5, shard_labels=25)])
-    with visit(browser, file) as page:
+    with tab.visit(write_page(tmp_path, runs, [world("lf-made", 20, ["", "alpha"])])) as page:
         page.get_by_role("button", name="(no name)", exact=True).click()
         expect(page.locator("#drawer-title")).to_have_text("(no name)")
         expect(page.locator("[data-part=metrics] .piece")).to_have_text(["head 1.5"])
@@ -423,10 +424,6 @@ def test_runs_without_a_name_or_with_gaps_open_all_the_same(browser: Browser, tm
 # the explorer
 
 
-METHODS = ["alpha", "beta", IMAGE]
-MADE = world("lf-made", 1203, METHODS)
-OTHER = world("lf-other", 8, ["alpha", "gamma"], seed=1, shard_rows=5, shard_labels=25)
-SMALL: dict[str, int] = {"shard_rows": 5, "shard_labels": 25}
 DAMAGED = "explorer/{} is damaged; make the explorer again: python -m harness report --open"
 OPTIONS = "#query-list [role=option]"
 IS_SHOWN = "wanted => document.querySelector('#query-text').textContent === wanted"
@@ -443,11 +440,6 @@ _QUERY = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def explorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_page(tmp_path_factory.mktemp("page"), [record("alpha", 50.0)], [MADE, OTHER])
-
-
 def loaded(page: Page, rows: int = len(MADE.texts)) -> None:
     """Waits until all texts are there to be searched."""
     expect(page.locator("#query-count")).to_have_text(f"{rows:,} queries")
@@ -460,7 +452,7 @@ def shown_rows(page: Page) -> list[int]:
 
 def shows(page: Page, row: int, one: World = MADE) -> dict[str, Any]:
     """Waits for a query, and gives what is shown of it."""
-    page.wait_for_function(IS_SHOWN, arg=one.texts[row] or "(empty text)")
+    page.wait_for_function(IS_SHOWN, arg=one.texts[row] if one.texts[row].strip() else "(empty text)")
     query: dict[str, Any] = page.evaluate(_QUERY)
     return query
 
@@ -483,14 +475,14 @@ def check_query(query: dict[str, Any], row: int, one: World = MADE) -> None:
     assert len(query["truth"]) == len(one.truth[row])
     for label, told in zip(one.truth[row], query["truth"], strict=True):
         assert told.startswith(one.labels[label][0])
-        assert frequency(told) == one.frequency(label)
+        assert frequency(told) == one.labels[label][1:]
     for number, method in enumerate(one.methods):
         shown = query["methods"][f"r{number}"]
         assert method in shown["text"]
         ids = [label for label in one.ids[number][row] if label >= 0]
         assert [item["hit"] for item in shown["items"]] == [label in one.truth[row] for label in ids]
         assert [item["miss"] for item in shown["items"]] == [label not in one.truth[row] for label in ids]
-        assert [frequency(item["bin"]) for item in shown["items"]] == [one.frequency(label) for label in ids]
+        assert [frequency(item["bin"]) for item in shown["items"]] == [one.labels[label][1:] for label in ids]
         assert all(one.labels[label][0] in item["text"] for label, item in zip(ids, shown["items"], strict=True))
         for rank, item in enumerate(shown["items"]):
             score = one.score(number, row, rank)
@@ -498,9 +490,9 @@ def check_query(query: dict[str, Any], row: int, one: World = MADE) -> None:
             assert float(known[0]) == pytest.approx(score, abs=0.005) if known else score is None
 
 
-def test_a_query_is_shown_with_hits_misses_frequency_and_scores(browser: Browser, explorer: Path) -> None:
+def test_a_query_is_shown_with_hits_misses_frequency_and_scores(tab: Visitor, whole: Path) -> None:
     """fault 64: queries and labels are markup, code and nothing at all"""
-    with visit(browser, explorer) as page:
+    with tab.visit(whole) as page:
         loaded(page)
         pick_runs(page, "r0", "r1", "r2")
         for row in range(len(HOSTILE)):
@@ -524,8 +516,8 @@ def test_a_query_is_shown_with_hits_misses_frequency_and_scores(browser: Browser
         assert page.evaluate("typeof window.owned") == "undefined"
 
 
-def test_queries_are_searched_in_all_shards_and_chosen_with_keys(browser: Browser, explorer: Path) -> None:
-    with visit(browser, explorer) as page:
+def test_queries_are_searched_in_all_shards_and_chosen_with_keys(tab: Visitor, whole: Path) -> None:
+    with tab.visit(whole) as page:
         loaded(page)
         search, count = page.locator("#query-search"), page.locator("#query-count")
         assert page.locator(OPTIONS).count() < 100, "only the queries in sight exist"
@@ -567,8 +559,8 @@ def margins_shown(page: Page) -> list[tuple[int, float]]:
     return [(row, margin) for row, margin in page.locator("#compare-list li[data-row]").evaluate_all(told)]
 
 
-def test_two_methods_are_compared(browser: Browser, explorer: Path) -> None:
-    with visit(browser, explorer) as page:
+def test_two_methods_are_compared(tab: Visitor, whole: Path) -> None:
+    with tab.visit(whole) as page:
         loaded(page)
         page.locator("#compare-a").select_option("r1")
         page.locator("#compare-b").select_option("r0")
@@ -602,31 +594,6 @@ def test_two_methods_are_compared(browser: Browser, explorer: Path) -> None:
         expect(page.locator("#compare-list li[data-row]")).to_have_count(0)
 
 
-def test_the_shards_that_are_built_from_runs_are_shown(browser: Browser, tmp_path: Path) -> None:
-    """From run folders to the screen: the means over all queries are the metrics of the runs' records."""
-    dataset = load(DATA)
-    runs = tmp_path / "runs"
-    for method, skill in (("weak", 0.3), ("strong", 0.8)):
-        add_run(runs, dataset, f"run-{method}", skill=skill, config={"method": method})
-    metadata = build_explorer([runs], tmp_path / "explorer")
-    assert metadata.left_out == ()
-    found = {one.config["method"]: one for one in find_records([runs])}
-    page_file = write_page(tmp_path, list(found.values()))
-    with visit(browser, page_file) as page:
-        loaded(page, 80)
-        page.locator("#compare-a").select_option(label="strong")
-        page.locator("#compare-b").select_option(label="weak")
-        for metric in ("P@1", "P@5"):
-            page.locator("#compare-metric").select_option(metric)
-            for method, one in found.items():
-                expect(page.locator("#compare-summary")).to_contain_text(f"{method} ({one.metrics[metric]:.2f})")
-        page.locator("#query-search").fill("#17")
-        expect(page.locator(OPTIONS)).to_have_count(1)
-        page.locator(OPTIONS).click()
-        page.wait_for_function(IS_SHOWN, arg=dataset.test_text[17])
-        expect(page.locator("#truth li")).to_have_count(dataset.test[[17]].nnz)
-
-
 def choose(page: Page, row: int) -> None:
     page.locator("#query-search").fill(f"#{row}")
     page.locator(f"#query-list [role=option][data-row='{row}']").click()
@@ -640,14 +607,12 @@ def changed(script: Path, change: Callable[[Any], Any]) -> None:
     script.write_text(f"harnessShard({told});")
 
 
-def test_an_explorer_made_anew_is_not_mixed_with_the_one_before(browser: Browser, tmp_path: Path) -> None:
-    before = world("lf-made", 20, ["alpha", "beta"], **SMALL)
-    after = replace(world("lf-made", 20, ["before alpha", "alpha", "beta"], **SMALL), build="after")
-    with visit(browser, write_page(tmp_path, [], [before])) as page:
+def test_an_explorer_made_anew_is_not_mixed_with_the_one_before(tab: Visitor, tmp_path: Path) -> None:
+    before, after = world("lf-made", 20, ["alpha", "beta"]), world("lf-made", 20, ["alpha", "beta", "gamma"])
+    with tab.visit(write_page(tmp_path, [], [before], shard_rows=5)) as page:
         expect(page.locator("#query-count")).to_have_text("20 queries")
         expect(page.locator("#query-text")).to_have_text(before.texts[0])
-        shutil.rmtree(tmp_path / "explorer")
-        write_shards([after], tmp_path / "explorer")
+        write_explorer([after], tmp_path / "explorer", shard_rows=5)
         choose(page, 15)
         expect(page.locator("#query-text")).to_have_text("the explorer was made anew; reload the page")
         expect(page.locator("#predictions li")).to_have_count(0)
@@ -657,9 +622,9 @@ def test_an_explorer_made_anew_is_not_mixed_with_the_one_before(browser: Browser
         expect(page.locator("#predictions .method")).to_have_count(3)
 
 
-def test_shards_that_are_empty_or_too_short_or_say_what_cannot_be_are_told(browser: Browser, tmp_path: Path) -> None:
-    worlds = [world("lf-made", 25, ["alpha", "beta"], **SMALL), world("lf-other", 25, ["alpha"], **SMALL)]
-    folder = write_page(tmp_path, [], worlds).parent
+def test_shards_that_are_empty_or_too_short_or_say_what_cannot_be_are_told(tab: Visitor, tmp_path: Path) -> None:
+    worlds = [world("lf-made", 25, ["alpha", "beta"]), world("lf-other", 25, ["alpha"])]
+    folder = write_page(tmp_path, [], worlds, shard_rows=5, shard_labels=25).parent
     data = folder / "explorer/d0"
     (data / "r1-000.js").write_text("")
     (data / "truth-004.js").unlink()
@@ -669,7 +634,7 @@ def test_shards_that_are_empty_or_too_short_or_say_what_cannot_be_are_told(brows
     changed(data / "r0-hits.js", lambda content: content[:-1] + "!")
     changed(data / "texts-001.js", lambda content: content[1:])
     changed(folder / "explorer/d1/labels-002.js", lambda content: content[:-1])
-    with visit(browser, folder / "index.html", missing=("explorer/d0/truth-004.js",)) as page:
+    with tab.visit(folder / "index.html", missing=("explorer/d0/truth-004.js",)) as page:
         query = page.locator("#query-text")
         expect(query).to_contain_text("explorer/d0/r1-000.js is empty or damaged; make the explorer again")
         for row, file in ((5, "r1-001"), (10, "r1-002"), (15, "truth-003")):
@@ -683,8 +648,8 @@ def test_shards_that_are_empty_or_too_short_or_say_what_cannot_be_are_told(brows
         expect(query).to_contain_text(DAMAGED.format("d1/labels-002.js"))
 
 
-def test_a_list_that_cannot_be_used_is_told_with_what_to_do(browser: Browser, tmp_path: Path) -> None:
-    file = write_page(tmp_path, [], [world("lf-made", 20, ["alpha"], **SMALL)])
+def test_a_list_that_cannot_be_used_is_told_with_what_to_do(tab: Visitor, tmp_path: Path) -> None:
+    file = write_page(tmp_path, [], [world("lf-made", 20, ["alpha"])])
     manifest = tmp_path / "explorer/manifest.js"
     whole = json.loads(manifest.read_text().removeprefix("harnessExplorer(").removesuffix(");\n"))
     without_build = {key: value for key, value in whole["datasets"][0].items() if key != "build"}
@@ -696,7 +661,7 @@ def test_a_list_that_cannot_be_used_is_told_with_what_to_do(browser: Browser, tm
         (f"harnessExplorer({json.dumps({**whole, 'datasets': [without_build]})});", "is damaged"),
         (f"harnessExplorer({json.dumps({**whole, 'datasets': []})});", "are not here"),
     )
-    with visit(browser, file) as page:
+    with tab.visit(file) as page:
         missing = page.locator("#explorer-missing")
         for content, told in cases:
             manifest.write_text(content)
@@ -732,13 +697,13 @@ FAULTS = {
 }
 
 
-def test_a_page_that_misbehaves_fails(browser: Browser, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError) as caught, visit(browser, plain_page(tmp_path, "".join(FAULTS.values()))):
+def test_a_page_that_misbehaves_fails(tab: Visitor, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as caught, tab.visit(plain_page(tmp_path, "".join(FAULTS.values()))):
         pass
     assert [fault for fault in FAULTS if fault not in str(caught.value)] == []
 
 
-def test_faults_that_keep_readers_out_are_found(browser: Browser, tmp_path: Path) -> None:
+def test_faults_that_keep_readers_out_are_found(tab: Visitor, tmp_path: Path) -> None:
     """Contrast by closed form: #777 on white is 4.48, #767676 is 4.54, white on half black over white is 4.0."""
     body = """
     <p style='color: #777'>pale</p> <p style='color: #767676'>dark enough</p>
@@ -750,7 +715,7 @@ def test_faults_that_keep_readers_out_are_found(browser: Browser, tmp_path: Path
     <div style='overflow: auto; width: 90px' tabindex=0><div style='width: 200px'>within reach</div></div>
     <label for=nothing>l</label> <h1>one</h1> <h3>three</h3>
     """
-    with visit(browser, plain_page(tmp_path, body)) as page:
+    with tab.visit(plain_page(tmp_path, body)) as page:
         pale = pale_texts(page)
         assert [text.split(": ")[1] for text in pale] == ["pale", "on half black"]
         assert pale[0].startswith("4.48 ")
@@ -763,5 +728,5 @@ def test_faults_that_keep_readers_out_are_found(browser: Browser, tmp_path: Path
         assert "twice" in broken[0]
         assert "nothing" in broken[1]
         assert "three" in broken[2]
-    with visit(browser, plain_page(tmp_path, "<h1>plain</h1>")) as page:
+    with tab.visit(plain_page(tmp_path, "<h1>plain</h1>")) as page:
         assert pale_texts(page) == nameless(page) == sideways(page) == stuck(page) == broken_structure(page) == []

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ FLAGS = (
 )
 PATIENCE = 60_000
 """Milliseconds to wait for something to appear; on a busy machine much more than it takes."""
+DESKTOP = {"width": 1280, "height": 900}
+PHONE: dict[str, Any] = {"viewport": {"width": 375, "height": 812}, "has_touch": True, "is_mobile": True}
 
 
 def chromium() -> str:
@@ -40,9 +41,75 @@ def chromium() -> str:
     )
 
 
+class Visitor:
+    """One tab of a browser, which opens one page after the other, and what the page did that it must not do."""
+
+    def __init__(self, browser: Browser, **options: Any) -> None:
+        self.browser = browser
+        self.faults: list[str] = []
+        self._home = ""
+        self._missing: set[str] = set()
+        self._context = self._watched(
+            browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce"} | options)
+        )
+        self._page = self._context.new_page()
+
+    def _watched(self, context: BrowserContext) -> BrowserContext:
+        context.set_default_timeout(PATIENCE)
+        context.on("request", self._request)
+        context.on("console", self._message)
+        context.on("weberror", lambda error: self.faults.append(f"exception: {error.error}"))
+        context.on("dialog", self._dialog)
+        return context
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self._home, "data:", "blob:")):
+            self.faults.append(f"request to {request.url}")
+
+    def _message(self, message: ConsoleMessage) -> None:
+        about = message.location.get("url", "")
+        on_purpose = "Failed to load resource" in message.text and about in self._missing
+        if message.type in {"error", "warning"} and not on_purpose:
+            self.faults.append(f"console {message.type}: {message.text} ({about})")
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    @contextmanager
+    def visit(self, address: str | Path, missing: tuple[str, ...] = ()) -> Iterator[Page]:
+        """Open a page; the block fails when the page does what no page of ours may do.
+
+        Args:
+            address: A file, or an address on the loopback interface.
+            missing: Files beside the page that are not there on purpose; the console may say so.
+        """
+        page = self._page
+        page.goto("about:blank")  # whatever the page before still does is its own
+        page.emulate_media(color_scheme="light", media="screen")
+        url = address.resolve().as_uri() if isinstance(address, Path) else address
+        self._home = url.rsplit("/", 1)[0] + "/"
+        self._missing = {self._home + name for name in missing}
+        self.faults.clear()
+        page.goto(url)
+        try:
+            yield page
+        except Exception as error:
+            for fault in self.faults:
+                error.add_note(f"the page: {fault}")
+            raise
+        # a message on its way from the browser arrives before the answer to a question asked now
+        page.evaluate("new Promise(requestAnimationFrame)")
+        assert len(self._context.pages) == 1, "the page opened a window"
+        assert not self.faults, self.faults
+
+    def close(self) -> None:
+        self._context.close()
+
+
 @contextmanager
-def started() -> Iterator[Browser]:
-    """The browser, for the time of the block.
+def visiting() -> Iterator[Visitor]:
+    """A browser with one tab, for the time of the block.
 
     Playwright keeps an event loop running in this thread meanwhile, so a fixture of it must end with its module: where
     it does not, every later `asyncio.run` of the same process fails.
@@ -52,88 +119,6 @@ def started() -> Iterator[Browser]:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=list(FLAGS))
         try:
-            yield browser
+            yield Visitor(browser)
         finally:
             browser.close()
-
-
-@dataclass
-class _Watch:
-    """What a page did that it must not do."""
-
-    home: str
-    """The folder it may ask for files; everything else is outside."""
-    missing: tuple[str, ...]
-    """Files in it that are not there on purpose; the console may say so, once each."""
-    faults: list[str] = field(default_factory=list)
-
-    def over(self, context: BrowserContext) -> None:
-        context.on("request", self._request)
-        context.on("console", self._message)
-        context.on("weberror", lambda error: self.faults.append(f"exception: {error.error}"))
-        context.on("dialog", self._dialog)
-
-    def _request(self, request: Request) -> None:
-        if not request.url.startswith((self.home, "data:", "blob:")):
-            self.faults.append(f"request to {request.url}")
-
-    def _message(self, message: ConsoleMessage) -> None:
-        about = message.location.get("url", "")
-        on_purpose = "Failed to load resource" in message.text and about in {self.home + name for name in self.missing}
-        if message.type in {"error", "warning"} and not on_purpose:
-            self.faults.append(f"console {message.type}: {message.text} ({about})")
-
-    def _dialog(self, dialog: Dialog) -> None:
-        self.faults.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-
-@contextmanager
-def visit(
-    browser: Browser,
-    address: str | Path,
-    *,
-    width: int = 1280,
-    height: int = 900,
-    dark: bool = False,
-    missing: tuple[str, ...] = (),
-    fragment: str = "",
-    **options: Any,
-) -> Iterator[Page]:
-    """A page in a profile of its own; the block fails when the page does what no page of ours may do.
-
-    Args:
-        browser: From `started`.
-        address: A file, or an address on the loopback interface.
-        width: Of the viewport, CSS pixels.
-        height: Of the viewport.
-        dark: Whether the reader's system prefers dark colours.
-        missing: Files beside the page that are not there on purpose.
-        fragment: What follows `#` in the address.
-        **options: More for playwright's `new_context`.
-    """
-    url = address.resolve().as_uri() if isinstance(address, Path) else address
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="dark" if dark else "light",
-        reduced_motion="reduce",
-        **options,
-    )
-    context.set_default_timeout(PATIENCE)
-    watch = _Watch(url.rsplit("/", 1)[0] + "/", missing)
-    watch.over(context)
-    try:
-        page = context.new_page()
-        page.goto(url + (f"#{fragment}" if fragment else ""))
-        try:
-            yield page
-        except Exception as error:
-            for fault in watch.faults:
-                error.add_note(f"the page: {fault}")
-            raise
-        # a message on its way from the browser arrives before the answer to a question asked now
-        page.evaluate("new Promise(requestAnimationFrame)")
-        assert len(context.pages) == 1, "the page opened a window"
-        assert not watch.faults, watch.faults
-    finally:
-        context.close()

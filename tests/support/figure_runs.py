@@ -55,8 +55,8 @@ def run(
 
 
 def results(*records: RunRecord) -> Results:
-    """Records alone."""
-    return Results(tuple(records))
+    """Records alone, oldest first."""
+    return Results(tuple(sorted(records, key=lambda one: one.started)))
 
 
 def world() -> Results:

@@ -1,5 +1,6 @@
 """Run folders with predictions made up for a small prepared dataset: what a comparison reads, without any training."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from scipy.sparse import csr_array
 
 from harness import metrics
 from harness.data import Dataset
+from harness.data.card import DatasetCard
+from harness.data.prepare import DatasetWriter, opened
 from harness.index import TopK
 from harness.io.files import write_manifest
 from harness.runs.record import RunRecord, read_record, write_record
@@ -16,6 +19,34 @@ from harness.train.evaluation import Scored, label_weights, save_predictions
 
 DATA = "synthetic:train=240,test=80,labels=60"
 CONFIG = {"method": "alpha", "encoder": "static", "dataset": "d", "seed": 0, "evaluate": "test", "params": {"beta": 1}}
+
+
+def prepared(home: Path, name: str, texts: list[str], truth: csr_array, labels: list[str], train: csr_array) -> Dataset:
+    """A dataset in the cache of a workspace, made without any source.
+
+    Args:
+        home: The workspace.
+        name: Of the dataset.
+        texts: Of the test rows, [M].
+        truth: Their labels, [M, L].
+        labels: Texts, [L].
+        train: Labels of the train rows, [N, L].
+    """
+    datasets = home / "cache" / "datasets"
+    datasets.mkdir(parents=True, exist_ok=True)
+    folder = datasets / f"{name}-{len(list(datasets.iterdir())):016}"
+    folder.mkdir()
+    writer = DatasetWriter(folder)
+    ids = [f"id{place}" for place in range(len(labels))]
+    columns = {"train.text": ["a"] * train.shape[0], "test.text": texts, "labels.text": labels, "labels.id": ids}
+    for column, strings in columns.items():
+        with writer.texts(column) as stream:
+            stream.extend_strings(strings)
+    writer.matrix("train.labels", train)
+    writer.matrix("test.labels", truth)
+    write_manifest(folder, writer.finish())
+    card = DatasetCard(name=name, title="<b>Hostile</b> & more", summary="", source="jsonl")
+    return opened(card, folder, json.loads((folder / "manifest.json").read_text()), True)
 
 
 def guesses(truth: csr_array, skill: float, seed: int) -> NDArray[np.int64]:
@@ -34,18 +65,23 @@ def add_run(
     skill: float = 0.5,
     seed: int = 0,
     ids: NDArray[np.int64] | None = None,
+    confidences: NDArray[np.float32] | None = None,
     config: dict[str, Any] | None = None,
     about: dict[str, Any] | None = None,
     **metadata: Any,
 ) -> Path:
-    """A finished run folder; `config`, `about` (the dataset) and `metadata` (the record) replace what is usual."""
+    """A finished run folder; `config`, `about` (the dataset) and `metadata` (the record) replace what is usual.
+
+    `ids` are its predictions and `confidences` their scores, both [M, K].
+    """
     ids = guesses(dataset.test, skill, seed) if ids is None else ids
     weights = label_weights(dataset)
     scores = metrics.evaluate(ids, dataset.test, weights)
     rows = metrics.per_row(ids, dataset.test, weights)
     folder = runs / run_id
     folder.mkdir(parents=True)
-    save_predictions(folder, {"": Scored(TopK(ids, np.zeros(ids.shape, np.float32)), scores, [], rows)})
+    confidences = np.zeros(ids.shape, np.float32) if confidences is None else confidences
+    save_predictions(folder, {"": Scored(TopK(ids, confidences), scores, [], rows)})
     constants = dataset.card.propensity
     described = {
         "name": dataset.name,

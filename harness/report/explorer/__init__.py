@@ -25,58 +25,42 @@ from harness.data.prepare import prepared_folders
 from harness.errors import UserError
 from harness.io.files import home, locked, whole_folder
 from harness.io.progress import progress
-from harness.report.explorer.predictions import HIT_BITS, Predictions, Prepared, open_prepared, read_predictions
+from harness.report.explorer.predictions import PER_ROW, Predictions, Prepared, open_prepared, read_predictions
 from harness.report.explorer.selection import Shown, choose, find_runs
 from harness.report.explorer.shards import as_json, call, write_dataset
 from harness.runs.record import RunRecord
 
-__all__ = ["ExplorerFacts", "build_explorer"]
+__all__ = ["Written", "build_explorer"]
 
 VERSION = 2
 """Of the files; the page shows those of its own version and no others."""
 SCRIPT = "manifest.js"
+ROWS = 50_000
+"""Test rows that are shown of a dataset, at most; the first ones."""
 _WRITTEN = re.compile(r"manifest\.js(on)?|d\d+")
 
 
 @dataclass(frozen=True)
-class ExplorerFacts:
-    """What was written."""
+class Written:
+    """What an explorer consists of; nothing is written if there is nothing to show."""
 
     datasets: dict[str, tuple[str, ...]]
-    """Run ids by dataset; empty if there was nothing to show, and then nothing was written."""
+    """Run ids by dataset."""
     files: int
     bytes: int
     left_out: tuple[str, ...]
     """A sentence for everything that is not shown but might be expected."""
 
 
-def build_explorer(
-    runs: Sequence[Path],
-    out: Path,
-    *,
-    per_row: int = 10,
-    rows: int = 50_000,
-    datasets: Sequence[str] | None = None,
-    only: Sequence[str] | None = None,
-    description: str = "explorer",
-) -> ExplorerFacts:
+def build_explorer(runs: Sequence[Path], out: Path, datasets: Sequence[str] | None = None) -> Written:
     """Write the explorer's data, the whole of it or nothing; that of an earlier call is replaced.
 
     Args:
         runs: Folders of run folders.
         out: The folder to write, `explorer` beside the page.
-        per_row: Predicted labels that are shown of a row.
-        rows: Test rows that are shown of a dataset, at most; the first ones.
         datasets: Names; all that have runs if absent.
-        only: Ids of the runs to show; if absent, one of each method and encoder.
-        description: Of the progress bar.
     """
-    if per_row < HIT_BITS or rows < 1:
-        raise UserError(f"an explorer shows at least {HIT_BITS} labels of at least 1 row, not {per_row} of {rows}")
-    for folder in runs:
-        if not folder.is_dir():
-            raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
-    shown, left_out = choose(find_runs(runs, only), prepared_folders(), datasets, only is not None)
+    shown, left_out = choose(find_runs(runs), prepared_folders(), datasets)
     entries: list[dict[str, Any]] = []
     sizes: list[int] = []
     out = out.absolute()
@@ -85,40 +69,38 @@ def build_explorer(
     with (
         suppress(_NothingToShow),
         locked(lock),
-        progress(description, sum(len(one.runs) for one in shown), "runs") as done,
+        progress("explorer", sum(len(one.runs) for one in shown), "runs") as done,
     ):
         _require_ours(out)
         with whole_folder(out) as draft:
             for one in shown:
                 data = open_prepared(one.data)
-                found, faults = _readable(one, data, min(rows, len(data.texts)), per_row)
+                found, faults = _readable(one, data)
                 left_out += faults
                 if found:
                     entries.append(write_dataset(draft.path / f"d{len(entries)}", one, data, found))
-                if found and rows < len(data.texts):
-                    left_out.append(f"{one.dataset}: the first {rows:,} of {len(data.texts):,} test rows are shown")
+                if found and len(data.texts) > ROWS:
+                    left_out.append(f"{one.dataset}: the first {ROWS:,} of {len(data.texts):,} test rows are shown")
                 done(len(one.runs))
             if not entries:
                 raise _NothingToShow
-            about = {"version": VERSION, "per_row": per_row, "datasets": entries}
+            about = {"version": VERSION, "per_row": PER_ROW, "datasets": entries}
             (draft.path / SCRIPT).write_bytes(call("harnessExplorer", as_json(about)))
             sizes = [path.stat().st_size for path in draft.path.rglob("*.js")]
     written = {entry["name"]: tuple(run["id"] for run in entry["runs"]) for entry in entries}
-    return ExplorerFacts(written, len(sizes), sum(sizes), tuple(left_out))
+    return Written(written, len(sizes), sum(sizes), tuple(left_out))
 
 
 class _NothingToShow(Exception):
     """No run can be read: what an earlier call wrote stays."""
 
 
-def _readable(
-    shown: Shown, data: Prepared, rows: int, per_row: int
-) -> tuple[list[tuple[RunRecord, Predictions]], list[str]]:
+def _readable(shown: Shown, data: Prepared) -> tuple[list[tuple[RunRecord, Predictions]], list[str]]:
     """The predictions of every run that can be read, and what is wrong with the others."""
     found, faults = [], []
     for run in shown.runs:
         try:
-            found.append((run.record, read_predictions(run, data, rows, per_row)))
+            found.append((run.record, read_predictions(run, data, ROWS)))
         except UserError as error:
             faults.append(f"{shown.dataset}: run {run.record.run_id} is left out; {error}")
     return found, faults

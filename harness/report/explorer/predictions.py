@@ -5,6 +5,7 @@ The data is found by the digest in a run's record, so names and cards do not mat
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,13 @@ from harness.io.files import require_listed
 from harness.report.compare import Run
 
 FILES = ("ids.npy", "scores.npy")
+PER_ROW = 10
+"""Predicted labels that are shown of a row."""
 HIT_BITS = 5
 """Predictions of a row whose hits are kept in one character."""
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _STORED = 1e-3
 """Percent by which P@k of the predictions may miss what the record says."""
-
-
 DIGITS = 5
 """Significant digits of a score."""
 _POWERS = np.array([float(f"1e{power}") for power in range(64)])
@@ -81,24 +82,18 @@ class Predictions:
     """One character of `ALPHABET` per row: bit i is set if prediction i is true."""
 
 
-def read_predictions(run: Run, data: Prepared, rows: int, per_row: int) -> Predictions:
-    """The first rows of a run's predictions.
+def read_predictions(run: Run, data: Prepared, rows: int) -> Predictions:
+    """The predictions of a finished run on this data for the first rows, `PER_ROW` of each, filled up with -1.
 
     All rows are counted, because P@k of the file must be that of the record: only then are predictions, truth and
     record of one run.
-
-    Args:
-        run: A finished run on this data.
-        data: Whose test rows were ranked.
-        rows: Rows that are shown.
-        per_row: Labels per row; fewer are filled up with -1.
     """
     for name in FILES:
         require_listed(run.folder, name)
-    ids, scores = (load_array(run.folder / name, 2, mapped=True) for name in FILES)
     place = run.folder / FILES[0]
-    if ids.shape != scores.shape or ids.dtype.kind != "i" or scores.dtype.kind != "f":
-        raise DataError(f"{ids.dtype}{ids.shape} does not go with {scores.dtype}{scores.shape} of {FILES[1]}", place)
+    ids, scores = (load_array(run.folder / name, 2, kind, mapped=True) for name, kind in zip(FILES, "if", strict=True))
+    if ids.shape != scores.shape:
+        raise DataError(f"an array of shape {ids.shape} does not go with {scores.shape} of {FILES[1]}", place)
     found = metrics.ranks_of_truth(ids, data.truth, HIT_BITS)
     hit = np.zeros((len(ids), HIT_BITS), bool)
     hit[found.row, found.rank] = True
@@ -112,12 +107,14 @@ def read_predictions(run: Run, data: Prepared, rows: int, per_row: int) -> Predi
             )
     bits = hit[:rows] @ (1 << np.arange(HIT_BITS))
     hits = np.frombuffer(ALPHABET.encode(), np.uint8)[bits].tobytes().decode()
-    shown = np.full((rows, per_row), -1, np.int32)
-    values = np.full((rows, per_row), np.nan)
-    width = min(per_row, ids.shape[1])
-    shown[:, :width] = ids[:rows, :width]
-    values[:, :width] = np.where(shown[:, :width] >= 0, scores[:rows, :width], np.nan)
-    return Predictions(shown, rounded(values), hits)
+    shown = _filled(ids[:rows, :PER_ROW], -1).astype(np.int32)
+    values = _filled(scores[:rows, :PER_ROW].astype(np.float64), np.nan)
+    return Predictions(shown, rounded(np.where(shown >= 0, values, np.nan)), hits)
+
+
+def _filled(values: NDArray[Any], filler: float) -> NDArray[Any]:
+    """Widen an array to [R, PER_ROW]."""
+    return np.pad(values, ((0, 0), (0, PER_ROW - values.shape[1])), constant_values=filler)
 
 
 def rounded(scores: NDArray[np.floating]) -> NDArray[np.float64]:

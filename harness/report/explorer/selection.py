@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UserError
 from harness.report.compare import Run
 from harness.report.explorer.predictions import FILES
 from harness.report.results import conditions
@@ -27,34 +26,24 @@ class Shown:
     runs: tuple[Run, ...]
 
 
-def find_runs(folders: Sequence[Path], only: Sequence[str] | None = None) -> list[Run]:
-    """Finished runs on test rows whose predictions are there, oldest first; with `only`, these and in this order."""
+def find_runs(folders: Sequence[Path]) -> list[Run]:
+    """Finished runs on test rows whose predictions are there, oldest first."""
     found = {}
     for record in find_records(list(folders)):
         places = [folder / record.run_id for folder in folders]
         place = next((place for place in places if all((place / name).is_file() for name in FILES)), None)
         if place is not None and record.status == "finished" and not is_trial(record.config):
             found[record.run_id] = Run(place, record)
-    if only is None:
-        return list(found.values())
-    for name in only:
-        if name not in found:
-            raise UserError(
-                f"there is no finished run {name!r} with predictions; `python -m harness ls runs` lists what there is"
-            )
-    return [found[name] for name in dict.fromkeys(only)]
+    return list(found.values())
 
 
-def choose(
-    runs: list[Run], prepared: dict[str, Path], datasets: Sequence[str] | None, everything: bool
-) -> tuple[list[Shown], list[str]]:
+def choose(runs: list[Run], prepared: dict[str, Path], datasets: Sequence[str] | None) -> tuple[list[Shown], list[str]]:
     """The runs to show by dataset, and a sentence for everything that is left out but might be expected.
 
     Args:
         runs: From `find_runs`.
         prepared: Folders by digest, from `prepared_folders`.
         datasets: Names, in the order in which they are shown; all if absent.
-        everything: Show all of these runs, not one of each method: they were named.
     """
     by_name: dict[str, list[Run]] = {}
     for run in runs:
@@ -72,12 +61,11 @@ def choose(
         if others := len(known) - len(alike):
             left_out.append(f"{name}: {others} runs of other data, filter, propensity or metric version are left out")
         title = str(alike[-1].record.dataset.get("title") or name)
-        kept = alike if everything else _one_of_each(alike)
-        shown.append(Shown(name, title, prepared[_digest(alike[-1])], tuple(kept)))
+        shown.append(Shown(name, title, prepared[_digest(alike[-1])], _one_of_each(alike)))
     return shown, left_out
 
 
-def _one_of_each(runs: list[Run]) -> list[Run]:
+def _one_of_each(runs: list[Run]) -> tuple[Run, ...]:
     """One run per method and encoder, by name: own settings before others, then the lowest seed, then the newest."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -87,7 +75,7 @@ def _one_of_each(runs: list[Run]) -> list[Run]:
         usual = [run for run in group if not changed_settings(run.record)] or group
         lowest = min(run.record.config["seed"] for run in usual)
         chosen.append([run for run in usual if run.record.config["seed"] == lowest][-1])
-    return chosen
+    return tuple(chosen)
 
 
 def _digest(run: Run) -> str:

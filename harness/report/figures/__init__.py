@@ -4,20 +4,19 @@ Nothing here runs or trains anything, and matplotlib is imported only when somet
 dataset, one version of its data and of the metrics; what that left out is in its caption.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from harness.errors import unknown_name
 from harness.report.figures import methods, neighbours, sweep, training
 from harness.report.figures.drawing import Drawing, Missing, Sketch, Undrawable, as_words, data_digest
 from harness.report.figures.style import as_png, in_style
 from harness.report.results import Results
 from harness.settings.published import MATRIX
 
-__all__ = ["FIGURES", "Drawing", "Missing", "draw_all", "draw_figure"]
+__all__ = ["FIGURES", "Drawing", "Missing", "draw_figure"]
 
 
 class Figure(NamedTuple):
@@ -45,13 +44,11 @@ FIGURES = {
 
 def draw_figure(name: str, results: Results, dataset: str) -> Drawing | Missing:
     """Draw one figure of a dataset; one that lacks its data, or whose numbers no axis can hold, is missing."""
-    if name not in FIGURES:
-        raise unknown_name("figure", name, FIGURES)
     title, draw = FIGURES[name]
     try:
         with in_style(), np.errstate(over="ignore", invalid="ignore"):
             sketch = draw(results, dataset)
-            png = as_png(*sketch.figures, digest=data_digest(sketch.data))
+            png = as_png(sketch.figure, digest=data_digest(sketch.data))
     except Undrawable as missing:
         return Missing(name, title, missing.why, missing.command)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # values of a file may be of any kind
@@ -64,9 +61,3 @@ def draw_figure(name: str, results: Results, dataset: str) -> Drawing | Missing:
         return Missing(name, title, why, missing_all.command)
     words = as_words(sketch.data if sketch.words is None else sketch.words)
     return Drawing(name, title, sketch.caption, f"{title}. {words}", png, sketch.data)
-
-
-def draw_all(results: Results, dataset: str, only: Collection[str] | None = None) -> Iterator[Drawing | Missing]:
-    """Draw the figures of a dataset, or those named."""
-    for name in FIGURES if only is None else only:
-        yield draw_figure(name, results, dataset)

@@ -35,16 +35,15 @@ def place_labels(points: Floats, sizes: Floats, bounds: Floats, lines: Floats | 
         lines: Pieces of lines to keep clear of, [m, 4] (x0, y0, x1, y1).
     """
     pieces = np.empty((0, 4)) if lines is None else lines
-    fixed = np.vstack([np.hstack([points - _MARKER + 1, points + _MARKER - 1]), *map(_samples, pieces)])
+    fixed = np.vstack([np.hstack([points - _MARKER + 1, points + _MARKER - 1]), _samples(pieces).reshape(-1, 4)])
     crowd = np.exp(-np.hypot(*(points[:, None] - points).transpose(2, 0, 1)) / 40).sum(1)
     order = np.argsort(-crowd, kind="stable")
-    chosen: dict[int, Floats] = {}
+    chosen = np.full((len(points), 4), np.nan)  # a box that is not known yet covers nothing
     for place in [*order, *order]:
         point = points[place]
         boxes = _around(point, sizes[place])
-        names = [box for other, box in chosen.items() if other != place]
-        leaders = [_leader(points[other], box) for other, box in chosen.items() if other != place]
-        taken = np.vstack([fixed, *names, *leaders])
+        names, others = np.delete(chosen, place, axis=0), np.delete(points, place, axis=0)
+        taken = np.vstack([fixed, names, _leaders(others, names).reshape(-1, 4)])
         outside = (boxes[:, :2] < bounds[:2]).any(1) | (boxes[:, 2:] > bounds[2:]).any(1)
         away = _distances(point, boxes)
         # right of the marker reads best, then left; above and below, a name is easily taken for that of another
@@ -52,9 +51,9 @@ def place_labels(points: Floats, sizes: Floats, bounds: Floats, lines: Floats | 
         cost = away + turned + _DOUBTFUL * _doubtful(boxes, points, place) + _OUTSIDE * outside
         cost += _COVERED * _overlaps(boxes, taken).sum(1)
         # the leader line of a name must not run through another name
-        runs = [_overlaps(_leader(point, box), np.reshape(names, (-1, 4))).any() for box in boxes]
-        chosen[place] = boxes[int((cost + _COVERED * np.array(runs)).argmin())]
-    return np.array([chosen[place] for place in range(len(points))]).reshape(-1, 4)
+        crossed = _overlaps(_leaders(point, boxes).reshape(-1, 4), names).any(1).reshape(len(boxes), -1).any(1)
+        chosen[place] = boxes[int((cost + _COVERED * crossed).argmin())]
+    return chosen
 
 
 def label_points(axis: "Axes", x: Floats, y: Floats, names: Sequence[str], lines: Sequence[Floats] = ()) -> None:
@@ -103,15 +102,17 @@ def _around(point: Floats, size: Floats) -> Floats:
     return np.hstack([centres - size / 2, centres + size / 2])
 
 
-def _leader(point: Floats, box: Floats) -> Floats:
-    """Samples [24, 4] of the line from a point [2] to the nearest place of a box [4]."""
-    return _samples(np.append(point, np.clip(point, box[:2], box[2:])))
+def _leaders(points: Floats, boxes: Floats) -> Floats:
+    """Samples [n, 24, 4] of the lines from points [n, 2], or from one [2], to the nearest places of boxes [n, 4]."""
+    ends = np.clip(points, boxes[:, :2], boxes[:, 2:])
+    return _samples(np.hstack([np.broadcast_to(points, ends.shape), ends]))
 
 
-def _samples(line: Floats) -> Floats:
-    """Places along a line [4] (x0, y0, x1, y1) as boxes without a size, [24, 4]."""
-    places = line[:2] + _SAMPLES * (line[2:] - line[:2])
-    return np.hstack([places, places])
+def _samples(lines: Floats) -> Floats:
+    """Places along lines [n, 4] (x0, y0, x1, y1) as boxes without a size, [n, 24, 4]."""
+    starts, ends = lines[:, None, :2], lines[:, None, 2:]
+    places = starts + _SAMPLES * (ends - starts)
+    return np.concatenate([places, places], axis=-1)
 
 
 def _distances(points: Floats, boxes: Floats) -> Floats:

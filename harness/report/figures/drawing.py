@@ -30,8 +30,7 @@ def figure_stem(dataset: str, figure: str) -> str:
 class Sketch:
     """A figure before it is rendered."""
 
-    figures: "tuple[Figure, ...]"
-    """Drawn above each other; mostly one."""
+    figure: "Figure"
     data: pd.DataFrame
     """Everything that is drawn, one row per point, bar or line."""
     caption: str

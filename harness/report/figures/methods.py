@@ -69,7 +69,7 @@ def draw_standing(results: Results, dataset: str) -> Sketch:
         f"{format_seeds(list(data['seeds']))}. Methods are in the order of {JUDGED[0]}, each with the scorer that it "
         "reports; dashed lines mark the best of a metric, the filled dot is UniDEC."
     )
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 def _fill_standing(axis: "Axes", data: pd.DataFrame, metric: str) -> None:
@@ -141,7 +141,7 @@ def draw_bins(results: Results, dataset: str) -> Sketch:
         f"about as many train pairs as the others: {listed}; rows are train rows of a label, on average. Bars of one "
         f"colour are one family of methods; the best of each column is printed bold. {remarks(found, groups)}"
     )
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 def _bins(group: Group, metrics: list[str]) -> list[pd.DataFrame]:
@@ -223,7 +223,7 @@ def draw_plane(plane: Plane, results: Results, dataset: str) -> Sketch:
         machines = sorted({machine_of(record) for group in groups for record in group.records.values()})
         different = "" if len(machines) == 1 else "different machines: "
         caption += f" Measured on {different}{'; '.join(machines)}."
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 def frontier(x: Floats, y: Floats, lower_x: bool) -> NDArray[np.bool_]:

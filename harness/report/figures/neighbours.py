@@ -53,7 +53,7 @@ def draw_neighbours(results: Results, dataset: str) -> Sketch:
         [(one.label, one.train_rows, other.label, other.share) for one in examples for other in one.neighbours],
         columns=["label", "train rows", "neighbour", "share"],
     )
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 def ending(name: str, longest: int = _LONGEST) -> str:

@@ -54,16 +54,15 @@ class Comparable:
     left_out: int = 0
     """Finished test runs on other versions of the data, the filter or the metrics."""
 
-    @property
-    def caption(self) -> str:
-        """What was measured, for the end of a caption."""
+    def caption(self, rows: str = "Test rows of") -> str:
+        """On which rows of which data the runs were measured, for the end of a caption."""
         if not self.records:
             return ""
         first = self.records[0]
         masked = "filter pairs masked" if first.dataset.get("filter") else "no filter"
         digest = str(first.dataset.get("digest", ""))[:12]
         title = format_name(str(first.dataset.get("title") or first.dataset["name"]))
-        text = f"Test rows of {title}, {masked}; data {digest}, metrics v{first.metric_version}."
+        text = f"{rows} {title}, {masked}; data {digest}, metrics v{first.metric_version}."
         if self.left_out:
             others = format_count(self.left_out, "run")
             text += f" Left out: {others} on another version of the data, the filter or the metrics."
@@ -73,21 +72,19 @@ class Comparable:
 def comparable(results: Results, dataset: str) -> Comparable:
     """The runs on a dataset that may stand beside each other."""
     newest: dict[Any, RunRecord] = {}
-    for record in sorted(results.records, key=_age):
+    for record in results.records:
         config = record.config
         complete = record.status == "finished" and {"method", "encoder", "seed"} <= config.keys()
         if record.dataset.get("name") == dataset and complete and not is_trial(config):
             own = str(config["method"]), str(config["encoder"]), settings_of(config), config["seed"]
-            newest[(*conditions(record), *own)] = record
+            key = (conditions(record), own)
+            newest.pop(key, None)  # the newer run also takes the later place
+            newest[key] = record
     versions: dict[Any, list[RunRecord]] = {}
-    for record in sorted(newest.values(), key=_age):
+    for record in newest.values():
         versions.setdefault(conditions(record), []).append(record)
     most = max(versions.values(), key=lambda records: (len(records), records[-1].started), default=[])
     return Comparable(tuple(most), len(newest) - len(most))
-
-
-def _age(record: RunRecord) -> tuple[str, str]:
-    return record.started, record.run_id
 
 
 def default_runs(found: Comparable) -> list[Group]:
@@ -153,7 +150,7 @@ def remarks(found: Comparable, groups: Sequence[Group]) -> str:
     encoder = f"encoder {format_name(_usual_encoder(groups))}" + (" unless another is named" if several else "")
     absent = sorted({str(record.config["method"]) for record in found.records} - {group.method for group in groups})
     missing = f" Not shown, for want of such a run: {', '.join(map(format_name, absent))}." if absent else ""
-    return f"Methods at their default settings, {encoder}; {seeds}.{missing} {found.caption}"
+    return f"Methods at their default settings, {encoder}; {seeds}.{missing} {found.caption()}"
 
 
 def format_count(number: int, noun: str) -> str:
@@ -198,14 +195,13 @@ class Varied:
             start + "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in one) for one in changed
         )
 
-    def caption(self, found: Comparable, measured_on: str = "Test rows of") -> str:
+    def caption(self, found: Comparable, rows: str = "Test rows of") -> str:
         """Describe how the runs were chosen and measured."""
         seeds = format_seeds([len(group.records) for group in self.known])
         kept = f"{self.method} at its default settings, encoder {format_name(self.known[0].encoder)}"
         absent = "; ".join(" ".join(f"{key}={value}" for key, value in flatten(one).items()) for one in self.missing)
         missing = f" Not run: {absent}." if absent else ""
-        about = found.caption.removeprefix("Test rows of")
-        return f"Otherwise {kept}; {seeds}.{missing} {measured_on}{about}"
+        return f"Otherwise {kept}; {seeds}.{missing} {found.caption(rows)}"
 
 
 def find_variants(

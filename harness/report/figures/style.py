@@ -126,8 +126,8 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
-def as_png(*figures: "Figure", digest: str = "") -> bytes:
-    """Draw figures of one width, above each other, as one PNG file that carries the digest of their data.
+def as_png(figure: "Figure", digest: str = "") -> bytes:
+    """Draw a figure as a PNG file that carries the digest of its data.
 
     Equal figures give equal bytes on one machine: no clock, no version. Between machines the digest is what is equal.
     """
@@ -135,13 +135,10 @@ def as_png(*figures: "Figure", digest: str = "") -> bytes:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    pictures = []
-    for figure in figures:
-        figure.set_dpi(DOTS_PER_INCH)
-        canvas: Any = FigureCanvasAgg(figure)
-        canvas.draw()
-        pictures.append(np.asarray(canvas.buffer_rgba())[..., :3])
-    image = Image.fromarray(np.ascontiguousarray(np.vstack(pictures)))
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    image = Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))
     image = image.quantize(PNG_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     about = PngInfo()
     about.add_text(DIGEST, digest)
@@ -150,7 +147,7 @@ def as_png(*figures: "Figure", digest: str = "") -> bytes:
     return stream.getvalue()
 
 
-def png_facts(png: bytes) -> tuple[int, int, str]:
+def png_metadata(png: bytes) -> tuple[int, int, str]:
     """Width, height and data digest of a PNG file; zeros and an empty digest of what is no picture."""
     from PIL import Image
 

@@ -55,7 +55,7 @@ def draw_sweep(results: Results, dataset: str) -> Sketch:
     for axis, name in zip(axes[-1], searched, strict=True):
         axis.set_xlabel(format_name(name))
     figure.colorbar(dots, ax=axes, label="trial", pad=0.01)
-    return Sketch((figure,), data, _caption(study, len(studies) - 1))
+    return Sketch(figure, data, _caption(study, len(studies) - 1))
 
 
 def _caption(study: Study, others: int) -> str:

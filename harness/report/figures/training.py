@@ -86,7 +86,7 @@ def draw_course(results: Results, dataset: str) -> Sketch:
     )
     losses = data[data["curve"] == "train/loss"].groupby("method")["mean"].agg(["first", "last"]).reset_index()
     words = losses.rename(columns={"first": "first loss", "last": "last loss"})
-    return Sketch((figure,), data[["method", "curve", "stage", "epoch", "mean", "std"]], caption, words)
+    return Sketch(figure, data[["method", "curve", "stage", "epoch", "mean", "std"]], caption, words)
 
 
 def course_of(group: Group) -> pd.DataFrame:
@@ -206,7 +206,7 @@ def draw_iterations(results: Results, dataset: str) -> Sketch:
         f"a warm start of the encoder on the same rows for both. With gandalf an epoch has more rows, and so more "
         f"steps. {varied.caption(found, 'Dataset')}"
     )
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 def last_stage(group: Group, metric: str) -> pd.DataFrame:
@@ -280,7 +280,7 @@ def draw_subsampling(results: Results, dataset: str) -> Sketch:
         f"{' and '.join(metrics)} of {SUBJECT} when gandalf makes rows of a part of the labels: a random draw, or "
         f"those with the fewest train rows first. 0 is training without gandalf. {varied.caption(found)}"
     )
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 POOLED = "unidec"
@@ -322,7 +322,7 @@ def draw_positives(results: Results, dataset: str) -> Sketch:
         f"negatives are picked for each query and all are shared in the batch: mean over the last {LAST} epochs of "
         f"{POOLED}.{limit} {varied.caption(found, 'Train rows of')}"
     )
-    return Sketch((figure,), data, caption)
+    return Sketch(figure, data, caption)
 
 
 def mean_positives(record: RunRecord) -> float | None:

@@ -22,7 +22,7 @@ from harness.report.cells import Table
 from harness.report.documents import Document
 from harness.report.explorer.shards import as_json
 from harness.report.figures.drawing import Drawing, Missing, figure_stem
-from harness.report.figures.style import png_facts
+from harness.report.figures.style import png_metadata
 from harness.report.page.data import page_data
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _picture(dataset: str, figure: Drawing | Missing) -> tuple[str, int, int]:
     """Address, width and height of a picture, whose place the page keeps until it is loaded; empty if missing."""
     if isinstance(figure, Missing):
         return "", 0, 0
-    return quote(f"{figure_stem(dataset, figure.id)}.png"), *png_facts(figure.png)[:2]
+    return quote(f"{figure_stem(dataset, figure.id)}.png"), *png_metadata(figure.png)[:2]
 
 
 def packed(value: Any) -> dict[str, Any]:

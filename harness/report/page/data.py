@@ -5,24 +5,19 @@ A comparison row is a group of runs that differ in nothing but their seed, once 
 """
 
 import itertools
-import math
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.report.cells import Figure
 from harness.report.results import Results, is_number
-from harness.report.rows import TABLE_KEYS, changed_settings, peak_memory, settings, tidy
+from harness.report.rows import GROUP, TABLE_KEYS, changed_settings, differences, peak_memory, tidy
 from harness.runs.record import RunRecord
-from harness.settings.identity import varying as varying_keys
 from harness.settings.layers import flatten
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
-_GROUP = ["method", "encoder", "settings", "scorer"]
 _OF_BIN = ("P@5", "PSP@5")
 _NOT_DRAWN = {"train/epoch", "train/seconds", "train/negatives"}
 """Curves that say nothing beside the others: negatives are the pool without positives."""
@@ -48,23 +43,34 @@ def page_data(results: Results, benchmark: Collection[str] = ()) -> dict[str, An
     return {
         "datasets": datasets,
         "runs": {name: _run(records[name]) for name in used},
-        "unfinished": [_unfinished(record) for record in results.records if record.status != "finished"],
+        "unfinished": [
+            {
+                "run": record.run_id,
+                "method": record.config.get("method", ""),
+                "dataset": record.dataset.get("name", ""),
+                "status": record.status,
+                "error": record.error or "",
+            }
+            for record in results.records
+            if record.status != "finished"
+        ],
     }
 
 
 def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]) -> list[dict[str, Any]]:
     if frame.empty:
         return []
-    changed = _format_changes(sorted(set(frame["run_id"])), records)
+    changed = _format_changes(frame, records)
     # records of different age may not have the same keys: what reads alike is one row, the newest run of a seed counts
     frame = frame.assign(settings=frame["run_id"].map(changed)).drop_duplicates(
-        [*TABLE_KEYS, *_GROUP, "seed"], keep="last"
+        [*TABLE_KEYS, *GROUP, "seed"], keep="last"
     )
     found = []
     for key, part in frame.groupby(TABLE_KEYS, sort=True, dropna=False):
         about = dict(zip(TABLE_KEYS, key, strict=True))
         newest = records[str(part["run_id"].iloc[-1])]
-        measured = _circumstances(about)
+        measured, shown = _circumstances(about), _measured(part)
+        judged = not benchmark.isdisjoint(part["run_id"])
         found.append(
             {
                 "name": about["dataset"],
@@ -72,9 +78,9 @@ def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord], benchmark: set
                 "measured": measured,
                 "note": f"Percent on test rows; {', '.join(measured)}.",
                 "statistics": newest.dataset.get("statistics", {}),
-                "metrics": _measured(part),
-                "benchmark": not benchmark.isdisjoint(part["run_id"]),
-                "rows": _rows(part, records, benchmark),
+                "metrics": shown,
+                "benchmark": judged,
+                "rows": _rows(part, shown, records, benchmark if judged else None),
             }
         )
     found.sort(key=lambda one: (-len(one["rows"]), one["name"]))  # where there is most to compare comes first
@@ -123,19 +129,21 @@ def _measured(part: pd.DataFrame) -> list[str]:
     return [name for name in SHOWN if name in names] or names
 
 
-def _rows(part: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]) -> list[dict[str, Any]]:
-    shown, judged = _measured(part), not benchmark.isdisjoint(part["run_id"])
-    rows: list[dict[str, Any]] = []
-    for key, group in part.sort_values(["seed", "run_id"]).groupby(_GROUP, sort=True):
-        names = dict(zip(_GROUP, key, strict=True))
+def _rows(
+    part: pd.DataFrame, shown: list[str], records: dict[str, RunRecord], benchmark: set[str] | None
+) -> list[dict[str, Any]]:
+    """One row for each group of runs that differ in the seed alone; without a benchmark, default settings are main."""
+    rows = []
+    for key, group in part.sort_values(["seed", "run_id"]).groupby(GROUP, sort=True):
+        names = dict(zip(GROUP, key, strict=True))
         runs = [str(name) for name in group["run_id"]]
         memory = [peak_memory(records[name]) for name in runs]
         rows.append(
             {
                 "runs": runs,
                 **names,
-                "main": not benchmark.isdisjoint(runs) if judged else not names["settings"],
-                "figures": _figures(shown, group[shown].to_numpy(np.float64)),
+                "main": not names["settings"] if benchmark is None else not benchmark.isdisjoint(runs),
+                "figures": {name: _figure(group[name]) for name in shown},
                 "seconds": float(group["seconds"].mean()),
                 "memory": max((one for one in memory if one is not None), default=None),
             }
@@ -143,33 +151,25 @@ def _rows(part: pd.DataFrame, records: dict[str, RunRecord], benchmark: set[str]
     return rows
 
 
-def _figures(names: list[str], values: NDArray[np.float64]) -> dict[str, dict[str, float | None]]:
-    """Mean over seeds of each metric, and the sample deviation where there are several; values are [runs, names]."""
-    figures = {}
-    for name, column in zip(names, values.T.tolist(), strict=True):
-        figure = Figure.of([value for value in column if not math.isnan(value)])
-        figures[name] = {"mean": figure.mean} | ({} if figure.std is None else {"std": figure.std})
-    return figures
+def _figure(values: "pd.Series[float]") -> dict[str, float | None]:
+    """Mean over seeds, and the sample deviation where there are several."""
+    figure = Figure.of(values.dropna().tolist())
+    return {"mean": figure.mean} | ({} if figure.std is None else {"std": figure.std})
 
 
-def _format_changes(names: list[str], records: dict[str, RunRecord]) -> dict[str, str]:
-    """Where the settings of each run differ from the method's defaults, as text."""
-    flat: dict[str, dict[str, str]] = {}
-    strangers: dict[str, list[str]] = {}
-    for name in names:
-        config, changed = records[name].config, changed_settings(records[name])
-        flat[name] = flatten(settings(config) if changed is None else changed)
-        flat[name].pop("encoder", None)
-        if changed is None:
-            strangers.setdefault(config["method"], []).append(name)
-    for alike in strangers.values():  # methods of somewhere else: what sets their runs apart must do
-        varying = set(varying_keys([flat[name] for name in alike]))
-        for name in alike:
-            flat[name] = {key: value for key, value in flat[name].items() if key in varying}
-    return {
-        name: ", ".join(f"{key.removeprefix('params.')}={value}" for key, value in sorted(one.items()))
-        for name, one in flat.items()
-    }
+def _format_changes(frame: pd.DataFrame, records: dict[str, RunRecord]) -> dict[str, str]:
+    """By run id, where its settings differ from the method's defaults, or from other runs of a method unknown here."""
+    texts = {}
+    for _, alike in frame.drop_duplicates("run_id").groupby("method"):
+        apart = differences(list(alike["settings"]))
+        for run_id, own in zip(alike["run_id"], alike["settings"], strict=True):
+            changed = changed_settings(records[run_id])
+            if changed is None:
+                texts[run_id] = apart[own]
+            else:
+                pairs = [pair for pair in sorted(flatten(changed).items()) if pair[0] != "encoder"]
+                texts[run_id] = ", ".join(f"{key.removeprefix('params.')}={value}" for key, value in pairs)
+    return texts
 
 
 def _run(record: RunRecord) -> dict[str, Any]:
@@ -230,13 +230,3 @@ def _thinned(curves: dict[str, list[float | None]]) -> dict[str, list[float | No
     sparse = [values for values in curves.values() if values.count(None) > points // 2]
     kept |= {index for values in sparse for index, value in enumerate(values) if value is not None}
     return {name: [values[index] for index in sorted(kept)] for name, values in curves.items()}
-
-
-def _unfinished(record: RunRecord) -> dict[str, Any]:
-    return {
-        "run": record.run_id,
-        "method": record.config.get("method", ""),
-        "dataset": record.dataset.get("name", ""),
-        "status": record.status,
-        "error": record.error or "",
-    }
