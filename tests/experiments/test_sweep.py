@@ -86,11 +86,6 @@ def test_mistakes_are_told_in_one_line(
     assert not list(workspace.glob("studies/*/study.db"))
 
 
-def test_a_method_with_nothing_to_search(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("sweep", "--dataset", DATASET, "--encoder", "tiny", "--method", "zeroshot", "--track", "none") == 2
-    assert "ranges of zeroshot: none" in capsys.readouterr().err
-
-
 def test_a_metric_that_the_card_has_no_constants_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """fault 52, in a sweep"""
     folder = tmp_path / "own"

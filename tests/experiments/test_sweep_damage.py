@@ -21,7 +21,7 @@ from harness.experiments.sweep.study import join
 from harness.experiments.sweep.trials import fail, fill
 from harness.io.files import read_json, write_json
 from tests.faults.accounts import Account
-from tests.support.sweeps import begun, drawn, in_processes, planned, states
+from tests.support.sweeps import SETTINGS, begun, drawn, in_processes, planned, states
 from tests.support.training_runs import in_child
 
 SEED = 18
@@ -112,22 +112,15 @@ def test_a_journal_that_is_cut_off_loses_nothing_silently(tmp_path: Path, accoun
     account.saw(f"{refused} of 12 refused, pointing to --recover, the rest whole; uncut, it brought back all 6 trials")
 
 
-def test_a_study_from_before_a_setting_is_the_same_study() -> None:
-    plan, study, _ = ended(2)
-    config = plan.identity["config"]
-    parameters = {name: value for name, value in config["params"].items() if name != "clip"}
-    older = plan.identity | {"config": config | {"params": parameters}}
-    file = plan.folder / "study.json"
-    write_json(file, read_json(file) | {"identity": older})
-    study.set_user_attr("identity", older)
-    join(plan)
-    study.set_user_attr("identity", older | {"config": config | {"params": parameters | {"clip": 2.0}}})
-    with pytest.raises(UserError, match=r"clip"):
-        join(plan)
-
-
 def test_a_database_that_is_gone_is_missed() -> None:
-    """fault 18"""
+    """fault 18; before any trial has ended it is made anew, with the id by which the study's run folders are found"""
+    early, study, group = begun(trials=2, study="early")
+    drawn(study, early, "w")
+    Results(early, study, group).write()
+    (early.folder / "study.db").write_bytes(b"")
+    again, same = join(early)
+    fill(again, early)
+    assert (same, states(again)) == (group, ["WAITING"] * 2)
     plan, _, _ = ended(2)
     (plan.folder / "study.db").unlink()
     for _ in range(2):  # the refusal leaves nothing that would be taken for the study
@@ -174,18 +167,6 @@ def test_attributes_that_we_did_not_write_are_blamed_on_the_database(key: str, v
         join(plan)
 
 
-def test_a_database_that_is_gone_before_a_trial_ended_is_made_anew() -> None:
-    """fault 18: the study keeps its id, by which its run folders are found"""
-    plan, study, group = begun(trials=2)
-    drawn(study, plan, "w")
-    Results(plan, study, group).write()
-    (plan.folder / "study.db").write_bytes(b"")
-    again, same = join(plan)
-    assert same == group
-    fill(again, plan)
-    assert states(again) == ["WAITING"] * 2
-
-
 def test_a_rebuilt_curve_has_the_epochs_that_were_validated(tmp_path: Path) -> None:
     """Validated every second epoch, and after the last one; the fourth one twice, because of a resume."""
     log: list[dict[str, object]] = [{"event": "start"}]
@@ -222,8 +203,8 @@ def test_of_two_searches_that_begin_one_study_at_once_one_is_refused(tmp_path: P
 
 
 def test_a_study_is_not_used_for_something_else(account: Account) -> None:
-    """fault 19: every field that differs is named"""
-    plan, _, _ = begun(trials=1)
+    """fault 19: every field that differs is named; a setting that is younger than the study counts as its default"""
+    plan, study, _ = begun(trials=1)
     named = []
     for changes, field in {
         ("over", "lambda"): "space.beta",
@@ -241,10 +222,13 @@ def test_a_study_is_not_used_for_something_else(account: Account) -> None:
         assert field in str(refused.value)
         assert "another --study" in str(refused.value)
         named.append(field.partition(":")[0])
-    join(planned(max_retry=7, trials=9, settings=(*plan_settings(plan), "device=cpu")))  # changes no result
+    join(planned(max_retry=7, trials=9, settings=(*SETTINGS, "device=cpu")))  # changes no result
+    config = plan.identity["config"]
+    parameters = {name: value for name, value in config["params"].items() if name != "clip"}
+    study.set_user_attr("identity", plan.identity | {"config": config | {"params": parameters}})
+    join(plan)
+    study.set_user_attr("identity", plan.identity | {"config": config | {"params": parameters | {"clip": 2.0}}})
+    with pytest.raises(UserError, match=r"clip"):
+        join(plan)
     account.did(f"a study joined with another space, objective, method, data, setting, seed: {len(named)} ways")
     account.saw(f"all {len(named)} refused by field: {', '.join(dict.fromkeys(named))}")
-
-
-def plan_settings(plan: Plan) -> tuple[str, ...]:
-    return tuple(layer.origin.removeprefix("--set ") for layer in plan.layers if layer.origin.startswith("--set"))

@@ -206,8 +206,11 @@ def test_points_depend_on_the_slot_and_on_nothing_else() -> None:
 
 
 def test_a_plan_reaches_a_worker_as_it_is() -> None:
-    plan = planned(over="lambda,lr_heads=1e-4:1e-2:log,schedule=[cosine,linear]", settings=())
-    assert plan_from(json.loads(json.dumps(plan.as_dict()))) == plan
+    ranges = "lambda,eta,tau,lr_heads=1e-4:1e-2:log,schedule=[cosine,linear],clip=[null,1.5],dropout=0:0.5"
+    plan = planned(over=f"{ranges},batch_size=64:256:step=64,gradient_cache=[true,false]", settings=())
+    back = plan_from(json.loads(json.dumps(plan.as_dict())))
+    assert back == plan
+    assert (type(back.space["dropout"].low), type(back.space["eta"].low)) == (float, int)
     odd = storage_address(None, Path("/a b/{c}%d?e"))
     assert sqlite_file(odd) == Path("/a b/{c}%d?e/study.db")
     assert "secret" not in shown_address("postgresql://me:secret@host/name")

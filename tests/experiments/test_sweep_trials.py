@@ -35,6 +35,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], None]:
     return lambda work: monkeypatch.setattr(trials, "run", work)
 
 
+def raising(error: BaseException) -> Fake:
+    def run(config: Any, **rest: Any) -> RunRecord:
+        raise error
+
+    return run
+
+
 def record(config: Any, **values: float) -> RunRecord:
     return RunRecord(
         run_id="r",
@@ -104,10 +111,7 @@ def test_hopeless_trials_are_pruned(fake: Callable[[Fake], None], capsys: pytest
 def test_a_trial_that_fails_says_why_and_is_not_tried_again(
     fake: Callable[[Fake], None], workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(config: Any, **rest: Any) -> RunRecord:
-        raise UserError(f"the loss became nan, see {workspace}/x\nmore")
-
-    fake(run)
+    fake(raising(UserError(f"the loss became nan, see {workspace}/x\nmore")))
     plan, study, group = begun(trials=1)
     attempt(study, plan, group).run()
     assert study.trials[0].user_attrs["reason"] == "the loss became nan, see $HARNESS_HOME/x"
@@ -155,10 +159,7 @@ def test_a_worker_that_was_silent_drops_its_trial(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated(), OSError(errno.ENOSPC, "No space left")])
 def test_what_stops_the_worker_puts_the_trial_back(error: BaseException, fake: Callable[[Fake], None]) -> None:
-    def run(config: Any, **rest: Any) -> RunRecord:
-        raise error
-
-    fake(run)
+    fake(raising(error))
     plan, study, group = begun(trials=1)
     with pytest.raises(type(error)):
         attempt(study, plan, group).run()
