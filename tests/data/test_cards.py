@@ -35,12 +35,6 @@ PUBLISHED_BATCH = {
 }
 
 
-def test_the_folder_has_exactly_the_expected_cards() -> None:
-    ours = {path.stem for path in CARD_FOLDER.glob("*.yaml")}
-    assert ours == set(LF) | BUILT
-    assert len(LF) == 7
-
-
 @pytest.mark.parametrize("name", LF)
 def test_figures_are_the_published_ones(name: str) -> None:
     card = load_card(name)
@@ -88,10 +82,10 @@ def test_batch_sizes_yield_the_published_batches(name: str, method: str) -> None
     assert round(rows / 2 ** math.floor(math.log2(rows / size))) == PUBLISHED_BATCH[name, method]
 
 
-def test_the_folder_holds_no_python() -> None:
+def test_the_folder_has_exactly_the_expected_cards_and_no_python() -> None:
     """A package called `datasets` would be imported instead of the library of that name."""
-    kinds = {path.suffix for path in CARD_FOLDER.rglob("*") if path.is_file()}
-    assert kinds <= {".yaml", ".md"}
+    assert {path.stem for path in CARD_FOLDER.glob("*.yaml")} == set(LF) | BUILT
+    assert {path.suffix for path in CARD_FOLDER.rglob("*") if path.is_file()} <= {".yaml", ".md"}
     assert [path.name for path in CARD_FOLDER.rglob("*") if path.is_dir()] == ["published"]
 
 
@@ -113,12 +107,9 @@ def write_card(home: Path, name: str, text: str) -> Path:
 GOOD = "title: Mine\nsummary: my rows\nsource: jsonl\n"
 
 
-def test_an_unknown_name_gets_the_nearest_one() -> None:
+def test_a_name_that_no_card_or_two_cards_have(home: Path) -> None:
     with pytest.raises(UserError, match=r"did you mean 'lf-amazon-131k'\?"):
         load_card("lf-amazon-131")
-
-
-def test_two_cards_of_one_name_are_an_error(home: Path) -> None:
     write_card(home, "lf-amazon-131k", GOOD)
     with pytest.raises(UserError, match="two cards are called 'lf-amazon-131k'"):
         load_card("lf-amazon-131k")
@@ -181,14 +172,11 @@ def test_a_card_is_data_only(text: str, match: str, home: Path) -> None:
         read_card(write_card(home, "bad", text))
 
 
-def test_the_name_in_a_card_must_be_the_name_of_its_file(home: Path) -> None:
+def test_names_of_cards(home: Path) -> None:
+    """fault 70; more names in tests/io/test_files.py."""
     with pytest.raises(UserError, match="make them equal"):
         read_card(write_card(home, "one", GOOD + "name: other\n"))
-
-
-@pytest.mark.parametrize("name", ["../x", "a b", "x" * 300, "ls", "..", "CON", "-x"])
-def test_names_that_are_no_file_names_are_refused(name: str) -> None:
-    """fault 70."""
-    values: dict[str, Any] = {"name": name, "title": "t", "summary": "s", "source": "jsonl"}
-    with pytest.raises(ValueError, match="cannot be used"):
-        DatasetCard.model_validate(values)
+    values: dict[str, Any] = {"title": "t", "summary": "s", "source": "jsonl"}
+    for name in ("../x", "x" * 300, "-x"):
+        with pytest.raises(ValueError, match="cannot be used"):
+            DatasetCard.model_validate({**values, "name": name})

@@ -150,30 +150,6 @@ def test_digest_against_the_pin(tmp_path: Path) -> None:
     assert verdict(pin=None).verdict == "unknown"
 
 
-def test_filtered_true_pairs_are_found(tmp_path: Path) -> None:
-    """fault 48: a filter that hides answers."""
-    report = check(build(tmp_path, test_filter=[[1, 2], []], train_filter=[[0], [2], [1], []]))
-    assert row(report, "true test pairs that are filtered").measured == 1
-    assert row(report, "true train pairs that are filtered").measured == 2
-    assert unusual(report) == {
-        "true test pairs that are filtered": "differs",
-        "true train pairs that are filtered": "warning",
-    }
-    # one of the three answers is hidden, so both rows can place one label: 100, and two hits of six at depth 3
-    assert row(report, "ceiling of P@1").measured == 100
-    assert row(report, "ceiling of P@3").measured == 33.33
-
-
-def test_depth_and_ceilings(tmp_path: Path) -> None:
-    report = check(build(tmp_path, test_filter=[[1], [0, 2]]), k=7)
-    assert row(report, "retrieval depth for a full top-7").measured == 9
-    assert row(report, "ceiling of P@1").measured == 100
-    assert row(report, "ceiling of P@3").measured == 50
-    assert row(report, "ceiling of P@7").measured == round(100 * 3 / 14, 2)
-    with pytest.raises(UserError, match="k must be at least 1"):
-        check(build(tmp_path / "again"), k=0)
-
-
 def test_faulty_ids_are_found(tmp_path: Path) -> None:
     """fault 43: out of range, unsorted and repeated label ids, in a matrix that skipped the writer."""
     dataset = build(tmp_path)
@@ -186,52 +162,75 @@ def test_faulty_ids_are_found(tmp_path: Path) -> None:
     assert not report.ok
 
 
-def test_odd_texts_are_counted_and_located(tmp_path: Path) -> None:
-    """fault 44."""
-    train = ["fine", "", " \t\n", "a\0b", "x" * 1_000_001]
-    train_labels = [[0], [1], [2], [0], [1]]
-    report = check(build(tmp_path, train=train, train_labels=train_labels, labels=["fruit", "", "\r"]))
-    for name, place in (
-        ("empty train texts", 1),
-        ("train texts of whitespace only", 2),
-        ("train texts with NUL bytes", 3),
-        ("train texts above 1,000,000 bytes", 4),
-        ("empty label texts", 1),
-        ("label texts of whitespace only", 2),
-    ):
+ODD = ["fine", "", " \t\n", "a\0b", "x" * 1_000_001]
+COPIES = ["red apple", "blue plum", "red apple", "old oak", "red apple"]
+HIDDEN = {"test_filter": [[1, 2], []], "train_filter": [[0], [2], [1], []]}
+PLANTED: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, str, str]]]] = {
+    "rows without labels, labels without rows": (
+        {"train_labels": [[0], [], [], [0]], "test_labels": [[2], []]},
+        {
+            "train rows without labels": (2, "warning", ""),
+            "test rows without labels": (1, "warning", "0 in P@k"),
+            "labels without train rows": (2, "warning", "1 are answers in test"),
+        },
+    ),
+    "odd texts": (
+        {"train": ODD, "train_labels": [[0], [1], [2], [0], [1]], "labels": ["fruit", "", "\r"]},
+        {
+            "empty train texts": (1, "warning", "row 1 "),
+            "train texts of whitespace only": (1, "warning", "row 2 "),
+            "train texts with NUL bytes": (1, "warning", "row 3 "),
+            "train texts above 1,000,000 bytes": (1, "warning", "row 4 "),
+            "empty label texts": (1, "warning", "row 1 "),
+            "label texts of whitespace only": (1, "warning", "row 2 "),
+            "empty test texts": (0, "ok", ""),
+        },
+    ),
+    "repeated texts": (
+        {"train": COPIES, "train_labels": [[0]] * 5, "test": ["old oak", "old  oak"], "labels": ["a", "b", "a"]},
+        {
+            "test texts that also stand in train": (1, "warning", "test row 0 equals train row 3"),
+            "train texts that repeat an earlier one": (2, "warning", "train row 2 equals train row 0"),
+            "label texts that repeat an earlier one": (1, "warning", ""),
+        },
+    ),
+    # one of the three answers is hidden, so both rows can place one label: 100, and two hits of six at depth 3
+    "a filter that hides answers": (
+        HIDDEN,
+        {
+            "true test pairs that are filtered": (1, "differs", ""),
+            "true train pairs that are filtered": (2, "warning", ""),
+            "ceiling of P@1": (100, "ok", ""),
+            "ceiling of P@3": (33.33, "ok", ""),
+        },
+    ),
+    "a filter": (
+        {"test_filter": [[1], [0, 2]]},
+        {
+            "retrieval depth for a full top-7": (9, "ok", "3 test pairs"),
+            "ceiling of P@3": (50, "ok", ""),
+            "ceiling of P@7": (round(100 * 3 / 14, 2), "ok", ""),
+        },
+    ),
+    "no constants": ({"propensity": None}, {"propensity": (None, "unknown", "PSP")}),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_was_planted_is_found(what: str, tmp_path: Path) -> None:
+    """faults 44, 45, 46, 47, 48 and 52."""
+    planted, expected = PLANTED[what]
+    report = check(build(tmp_path, statistics=Statistics(), **planted), k=7 if what == "a filter" else 5)
+    for name, (measured, verdict, remark) in expected.items():
         found = row(report, name)
-        assert (found.measured, found.verdict) == (1, "warning"), name
-        assert f"row {place} " in found.remark
-    assert row(report, "empty test texts").verdict == "ok"
+        assert (found.measured, found.verdict) == (measured, verdict), name
+        assert remark in found.remark
+    assert report.ok == all(verdict != "differs" for _, verdict, _ in expected.values())
 
 
-def test_repeated_texts_are_found(tmp_path: Path) -> None:
-    """fault 47."""
-    train = ["red apple", "blue plum", "red apple", "old oak", "red apple"]
-    test = ["old oak", "old  oak"]
-    report = check(build(tmp_path, train=train, train_labels=[[0]] * 5, test=test, labels=["a", "b", "a"]))
-    assert row(report, "test texts that also stand in train").measured == 1
-    assert "test row 0 equals train row 3" in row(report, "test texts that also stand in train").remark
-    assert row(report, "train texts that repeat an earlier one").measured == 2
-    assert "train row 2 equals train row 0" in row(report, "train texts that repeat an earlier one").remark
-    assert row(report, "label texts that repeat an earlier one").measured == 1
-
-
-def test_rows_without_labels_and_labels_without_rows(tmp_path: Path) -> None:
-    """faults 45 and 46."""
-    report = check(build(tmp_path, train_labels=[[0], [], [], [0]], test_labels=[[2], []]))
-    assert row(report, "train rows without labels").measured == 2
-    assert row(report, "test rows without labels").measured == 1
-    unseen = row(report, "labels without train rows")
-    assert (unseen.measured, unseen.verdict) == (2, "warning")
-    assert "1 are answers in test" in unseen.remark
-
-
-def test_a_missing_propensity_is_unknown(tmp_path: Path) -> None:
-    """fault 52."""
-    report = check(build(tmp_path, propensity=None))
-    assert row(report, "propensity").verdict == "unknown"
-    assert report.ok
+def test_the_depth_must_be_a_depth(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="k must be at least 1"):
+        check(build(tmp_path), k=0)
 
 
 few_words = st.lists(st.sampled_from(["", " ", "a", "b", "ab", "ba", "aab", "a b", "é", "\0", "b" * 40]), max_size=30)
