@@ -8,32 +8,30 @@ is computed. A model without steps is fitted in one go instead.
 """
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from harness.batching import LabelPool, LabelSpace
-from harness.errors import Terminated, UserError, out_of_memory
+from harness.errors import Terminated
 from harness.machine.memory import device_memory, keep_freed_memory, peak_memory_gib
 from harness.runs.log import RunLog
-from harness.settings.method import Fitted, Parts
+from harness.settings.method import Parts
 from harness.settings.schema import CheckpointSettings, RunConfig, ValidationSettings
-from harness.train import Batch, OnValidation, Stage, Validate
+from harness.train import OnValidation, Stage, Validate
 from harness.train.checkpoint.state import Position, TrainingState, peak_rates
 from harness.train.display import Display
+from harness.train.epoch import averages, warnings
 from harness.train.evaluation import Evaluator, Rows
+from harness.train.fit import fit
 from harness.train.interrupt import StepBoundary
+from harness.train.out_of_memory import backward
 from harness.train.prefetch import batches_ahead
 from harness.train.timing import Timer
-
-_DIVERGED = 100.0
-"""A training whose loss grows by this factor has diverged, even if it stays finite."""
 
 
 def train(
@@ -52,7 +50,7 @@ def train(
 
     validate = validation_scores if len(validation.tokens) else None
     if parts.fitted is not None:
-        return _fit(parts.fitted, run_log, config, validate, on_validation)
+        return fit(parts.fitted, run_log, config, validate, on_validation)
     if parts.model is None:
         if config.augment != "none":
             run_log.warn(f"augment={config.augment} has no effect: {config.method} learns nothing from train rows")
@@ -63,30 +61,6 @@ def train(
         run_log.warn("there is no checkpoint to go on from; the training begins again")
     training.run()
     return training.metadata()
-
-
-def _fit(
-    fitted: Fitted,
-    run_log: RunLog,
-    config: RunConfig,
-    validate: Validate | None,
-    on_validation: OnValidation | None,
-) -> dict[str, Any]:
-    """Fit a model that has no steps: no checkpoint to go on from, and one validation, after the fit."""
-    if run_log.earlier is not None:
-        run_log.warn("there is no checkpoint to go on from; the training begins again")
-    if config.validation.patience is not None:
-        run_log.warn(f"validation.patience has no effect: {config.method} is fitted in one go")
-    started = time.perf_counter()
-    metadata = fitted.fit()
-    seconds = round(time.perf_counter() - started, 3)
-    validated = {} if validate is None else validate(None)
-    scores = {f"validation/{name}": value for name, value in validated.items()}
-    run_log.metrics({"train/seconds": seconds, **scores})
-    if validated and on_validation is not None:
-        on_validation(1, validated)
-    chosen = f"validation/{config.validation.metric}"
-    return {**metadata, "seconds": seconds, **({chosen: scores[chosen]} if scores else {})}
 
 
 class Training:
@@ -165,7 +139,7 @@ class Training:
         position = self.position
         with closing(batches_ahead(stage, position.epoch, position.batch, timer)) as batches:
             for batch in batches:
-                losses = self._backward(stage, batch, timer)
+                losses = backward(stage, batch, timer, self.state, self.run_log)
                 if not math.isfinite(losses["loss"]):
                     raise self.state.diverged(f"the loss became {losses['loss']}")
                 with timer.part("optimiser"):
@@ -194,8 +168,9 @@ class Training:
     def _end_epoch(self, stage: Stage, display: Display, timer: Timer, rows_before: float) -> None:
         """Validate, log, move on to the next epoch and save; interrupted before its end, it is done again on resume."""
         position, epoch = self.position, self.position.epoch + 1
-        figures = self._averages(stage, timer, rows_before)
-        self._warn(stage, figures)
+        figures = averages(stage, position, timer, rows_before)
+        for warning in warnings(stage, position, figures):
+            self.run_log.warn(warning)
         scores = self._validated(stage, epoch, timer)
         stopped = bool(scores) and self._should_stop(scores[self.validation.metric], epoch)
         figures |= {f"time/{name}": share for name, share in timer.shares().items()}
@@ -212,36 +187,6 @@ class Training:
         position.epochs += 1
         if ended or stopping or self.state.due(epoch_end=True):
             self.state.save(stage, stay=ended or stopping)
-
-    def _averages(self, stage: Stage, timer: Timer, rows_before: float) -> dict[str, float]:
-        """Averages over the batches of the epoch, speed and learning rates.
-
-        `rows_before` are rows that were counted before this process took over.
-        """
-        position = self.position
-        figures = {f"train/{name}": value / position.batch for name, value in position.sums.items() if name != "rows"}
-        if rows := position.sums["rows"] - rows_before:  # none if a resumed run had only to validate
-            figures["train/rows_per_second"] = rows / timer.total
-        epoch = position.epoch + 1
-        rates = stage.optimiser.learning_rates(epoch * stage.source.steps - 1)
-        return figures | {"train/epoch": epoch, **{f"lr/{name}": rate for name, rate in rates.items()}}
-
-    def _warn(self, stage: Stage, figures: dict[str, float]) -> None:
-        """Warn of an epoch that taught the model nothing, and of a loss that grew without end."""
-        if not figures["train/positives"]:
-            self.run_log.warn(
-                "no label in the pools is a positive of its query, so nothing is learned: check the labels"
-            )
-        elif not round(figures["train/negatives"], 6):
-            self.run_log.warn(
-                "no query has a negative in its pool, so nothing is learned: raise batch_size, pool_size or eta"
-            )
-        first, last = self.position.first_loss, figures["train/loss"]
-        if self.position.epoch + 1 == stage.epochs and last > _DIVERGED * max(abs(first), 1e-3):
-            self.run_log.warn(
-                f"the loss of {stage.name} grew from {first:.4g} to {last:.4g}, so it "
-                "diverged: lower its learning rates, or raise its temperatures"
-            )
 
     def _validated(self, stage: Stage, epoch: int, timer: Timer) -> dict[str, float]:
         """Scores of the validation rows if they are due after this epoch, as they are after the last one."""
@@ -273,39 +218,6 @@ class Training:
         except (KeyboardInterrupt, Terminated):
             self.state.save(stage, stay=True)
             raise
-
-    def _backward(self, stage: Stage, batch: Batch, timer: Timer) -> dict[str, float]:
-        """Gradients of a batch; where memory runs out, of the same batch in smaller pieces."""
-        while True:
-            try:
-                return stage.objective.backward(batch, timer)
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-            # behind the handler, because the error holds on to the tensors of the failed attempt
-            self._shrink(stage)
-
-    def _shrink(self, stage: Stage) -> None:
-        """Halve the pieces in which texts are encoded, for the rest of the stage."""
-        objective, position, before = stage.objective, self.position, stage.objective.pieces
-        stage.optimiser.zero_grad()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if before is None or before == 1:
-            kept = self.state.saver.steps()
-            saved = f"; the last checkpoint is step {kept[-1]}" if kept else ""
-            raise UserError(
-                f"out of memory at step {position.step}, and a batch cannot be encoded in smaller pieces{saved}; lower "
-                "batch_size, or what is scored at once (pool_size, label_block, grad_cache_size); "
-                "`python -m harness plan` says what fits"
-            )
-        objective.work_in_pieces(before // 2)
-        position.pieces = before // 2
-        self.run_log.event("out_of_memory", step=position.step, pieces_before=before, pieces=position.pieces)
-        self.run_log.warn(
-            f"out of memory: texts are encoded {position.pieces:,} tokens at a time from step {position.step} on, not "
-            f"{before:,}; batches stay as they are. To begin with that: --set micro_batch_tokens={position.pieces}"
-        )
 
     def metadata(self) -> dict[str, Any]:
         """What the record says about the training; rates have the name of their stage where there are several."""
