@@ -88,37 +88,26 @@ def test_relation_fields_name_every_alternative(field: bytes, expected: list[str
     assert debian.named_packages(field) == expected
 
 
-def test_all_five_relations_count_and_no_other() -> None:
+def test_packages_of_an_index() -> None:
+    """fault 44: CRLF, invalid UTF-8, NUL, a body in the index itself; of one name the first architecture, listed first.
+
+    All five relations count and no other; stanzas without name or description do not.
+    """
     fields = {"Pre_Depends": "b", "Recommends": "c", "Suggests": "d", "Enhances": "e", "Breaks": "f", "Conflicts": "g"}
-    package = debian.parse_packages(stanza("x", "a", **fields).encode())[0]
-    assert package.names == ["a", "b", "c", "d", "e"]
-
-
-def test_one_stanza_a_name_first_architecture_first_listed() -> None:
-    dump = "\n".join(
-        [
-            stanza("b", summary="foreign", architecture="i386"),
-            stanza("b", summary="native", architecture="amd64"),
-            stanza("b", summary="listed later", architecture="amd64"),
-            stanza("a"),
-        ]
-    )
-    assert [(p.name, p.summary) for p in debian.parse_packages(dump.encode())] == [("a", "a package"), ("b", "native")]
-
-
-def test_stanzas_without_name_or_description_are_left_out() -> None:
-    dump = "Package: bare\nVersion: 1\n\nVersion: 2\nDescription: nameless\n\nPackage: Bad Name\nDescription: x\n\n"
-    assert debian.parse_packages(dump.encode()) == []
+    stanzas = [
+        stanza("b", summary="foreign", architecture="i386"),
+        stanza("b", "a", summary="native", architecture="amd64", **fields),
+        stanza("b", summary="listed later", architecture="amd64"),
+        "Package: bare\nVersion: 1\n",
+        "Version: 2\nDescription: nameless\n",
+        "Package: Bad Name\nDescription: x\n",
+    ]
+    odd = b"Package: odd\r\nDescription: caf\xe9 \0 bar\r\n first line\r\n .\r\n second\r\nHomepage: none\r\n\r\n"
+    native, strange = debian.parse_packages("\n".join(stanzas).encode() + b"\n" + odd)
+    assert (native.name, native.summary, native.names) == ("b", "native", ["a", "b", "c", "d", "e"])
+    assert (strange.name, strange.summary, strange.body) == ("odd", "caf\ufffd \0 bar", "first line second")
     with pytest.raises(DataError, match="no package with a description"):
         debian.package_links([])
-
-
-def test_odd_bytes_in_descriptions_survive() -> None:
-    """fault 44: CRLF, invalid UTF-8, NUL, a body in the index itself."""
-    dump = b"Package: odd\r\nDescription: caf\xe9 \0 bar\r\n first line\r\n .\r\n second\r\nHomepage: none\r\n\r\n"
-    package = debian.parse_packages(dump)[0]
-    assert package.summary == "caf\ufffd \0 bar"
-    assert package.body == "first line second"
 
 
 def test_virtual_and_frequent_names_are_no_labels() -> None:
@@ -131,15 +120,20 @@ def test_virtual_and_frequent_names_are_no_labels() -> None:
     assert len(links.source) == 0
 
 
-def test_dataset_of_a_fake_index(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
-    """The 1 % rule is lifted: in a ring of 60 every package is named by two others. Also faults 45, 46 and 48."""
+@pytest.fixture
+def lifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 1 % rule is lifted: in a ring of 60 every package is named by two others."""
     monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+
+
+def test_dataset_of_a_fake_index(monkeypatch: pytest.MonkeyPatch, lifted: None) -> None:
+    """Also faults 45, 46 and 48."""
     monkeypatch.setattr(debian, "_run", FakeApt(ring()))
     folder, manifest = prepare.prepare(card())
     figures = manifest["statistics"]
     assert figures["train"] + figures["test"] <= 60
-    assert figures["train_rows_without_labels"] == figures["test_rows_without_labels"] == 0
-    assert figures["labels_without_train_rows"] == 0
+    empty = ("train_rows_without_labels", "test_rows_without_labels", "labels_without_train_rows")
+    assert [figures[name] for name in empty] == [0, 0, 0]
     assert figures["test_filter_pairs"] > 0
     versions = manifest["provenance"]["versions"]
     assert versions["Debian bookworm main amd64"] == "12.15"
@@ -149,21 +143,22 @@ def test_dataset_of_a_fake_index(monkeypatch: pytest.MonkeyPatch, workspace: Pat
     assert all(text.startswith("pkg-") and ": number " in text for text in texts)
 
 
-def test_same_index_same_digest_under_any_name_and_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_same_index_same_digest_under_any_name_and_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lifted: None
+) -> None:
     """fault 53; the order of the stanzas in the index does not matter either."""
-    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
     digests = []
-    stanzas = ring().split("\n\n")
     changed = ring().replace("number 7", "number 8")
-    for place, dump in {"a": ring(), "b": "\n\n".join(stanzas[::-1]), "c": changed}.items():
+    for place, dump in {"a": ring(), "b": "\n\n".join(ring().split("\n\n")[::-1]), "c": changed}.items():
         monkeypatch.setenv("HARNESS_HOME", str(tmp_path / place))
         monkeypatch.setattr(debian, "_run", FakeApt(dump))
         digests.append(prepare.prepare(card(name=f"set-{place}"))[1]["digest"])
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_index_is_frozen_until_its_copy_is_removed(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
-    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+def test_the_index_is_frozen_until_its_copy_is_removed(
+    monkeypatch: pytest.MonkeyPatch, workspace: Path, lifted: None
+) -> None:
     fake = FakeApt("\n")
     monkeypatch.setattr(debian, "_run", fake)
     with pytest.raises(MissingDataError, match="run `apt-get update`"):  # an empty list is not kept
@@ -178,8 +173,14 @@ def test_the_index_is_frozen_until_its_copy_is_removed(monkeypatch: pytest.Monke
     assert prepare.prepare(card())[1]["digest"] != before
 
 
-def test_long_text_comes_from_the_fetched_translation(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
-    monkeypatch.setattr(debian, "MAXIMAL_SHARE", 1.0)
+def test_long_text_comes_from_the_fetched_translation(
+    monkeypatch: pytest.MonkeyPatch, workspace: Path, lifted: None
+) -> None:
+    """Without a network it says what works; nothing of apt's own folders stays, whose file names would name hosts."""
+    monkeypatch.setattr(debian, "_run", FakeApt(ring(), None, update_works=False))
+    with pytest.raises(MissingDataError, match=r"`lf-debiantitles` needs no download.*no network"):
+        prepare.prepare(card(text="title+content"))
+    assert not (workspace / "data/debian-release/descriptions").exists()
     translation = "\n\n".join(
         f"Package: pkg-{i}\nDescription-md5: {i:032x}\nDescription-en: number {i}\n All about {i}." for i in range(59)
     )
@@ -187,22 +188,10 @@ def test_long_text_comes_from_the_fetched_translation(monkeypatch: pytest.Monkey
     monkeypatch.setattr(debian, "_run", fake)
     folder, manifest = prepare.prepare(card(text="title+content"))
     assert manifest["provenance"]["packages_without_long_text"] == 1
-    rows = {
-        text.partition(":")[0]: text for text in [*Texts.load(folder, "train.text"), *Texts.load(folder, "test.text")]
-    }
-    assert rows["pkg-3"] == "pkg-3: number 3 All about 3."
-    labels = Texts.load(folder, "labels.text")[:]
-    assert all("All about" not in text for text in labels)
+    texts = [text for split in ("train", "test") for text in Texts.load(folder, f"{split}.text")]
+    assert "pkg-3: number 3 All about 3." in texts
+    assert all("All about" not in text for text in Texts.load(folder, "labels.text"))
     assert fake.calls.count("update") == 1
-    # nothing of apt's own folders stays, and the file names in them would name hosts
-    assert not list(workspace.rglob("lists"))
-
-
-def test_no_network_for_long_text_says_what_works(monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
-    monkeypatch.setattr(debian, "_run", FakeApt(ring(), None, update_works=False))
-    with pytest.raises(MissingDataError, match=r"`lf-debiantitles` needs no download.*no network"):
-        prepare.prepare(card(text="title+content"))
-    assert not (workspace / "data/debian-release/descriptions").exists()
     assert not list(workspace.rglob("lists"))
 
 
@@ -233,17 +222,13 @@ def test_only_the_release_counts(lists: list[str], codename: str, chosen: list[i
     assert all("$" not in "".join(one) for one in indexes)
 
 
-def test_a_machine_without_apt_says_what_works_instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_apt_or_with_a_failing_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDataError, match=r"needs a Debian system.*lf-pydocstitles"):
         prepare.prepare(card())
-
-
-def test_a_failing_apt_program_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "apt-get"
     program.write_text("#!/bin/sh\necho 'W: noise' >&2\necho 'E: lists are broken' >&2\nexit 100\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(UserError, match="apt-get indextargets failed: E: lists are broken"):
         prepare.prepare(card())
 

@@ -3,8 +3,8 @@
 import gzip
 import json
 import socket
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,16 +130,11 @@ def test_a_page_saved_by_hand_under_the_archives_name_is_named_and_left(
 def test_a_full_disk_is_one_clear_line(site: Site, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fault 33."""
     card = make_card({"url": site.put("/a", zipped(FILES))}, {"url": site.put("/b", zipped(FILES))})
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: _Disk(100))
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(UserError, match="has room for 100"):
         fetch(card)
     assert site.asked == ["/a"]
     assert on_disk(home) == {}
-
-
-@dataclass
-class _Disk:
-    free: int
 
 
 def test_a_card_without_links_says_what_to_place_where(home: Path) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,12 +28,20 @@ def place(tmp_path_factory: pytest.TempPathFactory):
     """Writes bytes to a new file and returns its path."""
     folder, numbers = tmp_path_factory.mktemp("sparse"), itertools.count()
 
-    def write(content: bytes | str, suffix: str = ".txt") -> Path:
-        path = folder / f"{next(numbers)}{suffix}"
+    def write(content: bytes | str) -> Path:
+        path = folder / f"{next(numbers)}.txt"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
     return write
+
+
+@contextmanager
+def chunks_of(size: int) -> Iterator[None]:
+    """Files are read in pieces of so many bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=size))
+        yield
 
 
 def dense(rows: list[set[int]], labels: int) -> np.ndarray:
@@ -68,8 +78,7 @@ def label_files(draw: st.DrawFn) -> tuple[bytes, list[set[int]], int]:
 def test_every_spelling_reads_as_the_matrix_it_means(place, case, chunk) -> None:
     """fault 43 (unsorted is sorted), fault 44 (BOM, CRLF, no last newline)."""
     data, rows, labels = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=chunk))
+    with chunks_of(chunk):
         matrix = read_labels(place(data))
     assert matrix.shape == (len(rows), labels)
     assert matrix.indices.dtype == np.int32
@@ -89,8 +98,7 @@ def test_every_spelling_reads_as_the_matrix_it_means(place, case, chunk) -> None
 def test_old_style_reads_the_labels_and_not_the_features(place, rows, end, features, chunk) -> None:
     lines = [",".join(map(str, row)) + (features or " ") for row in rows]
     text = end.join([f"{len(rows)} 5000 100", *lines]) + end
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=chunk))
+    with chunks_of(chunk):
         matrix = read_labels(place(text))
     np.testing.assert_array_equal(matrix.toarray() > 0, dense([set(row) for row in rows], 100))
 
@@ -134,12 +142,11 @@ def test_old_style_reads_the_labels_and_not_the_features(place, rows, end, featu
         ("2 7 9\n1 0:1\n2 3:\n", 3, "'3:' is not of the form feature:value"),
     ],
 )
-def test_a_fault_is_named_with_its_file_and_line(place, monkeypatch, text, line, message) -> None:
+def test_a_fault_is_named_with_its_file_and_line(place, text, line, message) -> None:
     """faults 43, 44 and 50; in chunks of one line as well, where lines of later chunks are counted."""
     path = place(text)
     for chunk in (1, 1 << 20):
-        monkeypatch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=chunk))
-        with pytest.raises(DataError, match=re.escape(message)) as caught:
+        with chunks_of(chunk), pytest.raises(DataError, match=re.escape(message)) as caught:
             read_labels(path)
         assert (caught.value.path, caught.value.line) == (path, line)
 
@@ -153,13 +160,8 @@ def test_a_header_that_disagrees_in_any_of_its_numbers(place, account: Account) 
         with pytest.raises(DataError) as caught:
             read_labels(path)
         told[header] = str(caught.value).removeprefix(f"{path}:")
-    assert {header: message.partition(":")[0] for header, message in told.items()} == {
-        "4 7 9": "1",
-        "2 7 9": "4",
-        "3 6 9": "3",
-        "3 7 8": "2",
-        "3 7": "2",
-    }
+    lines = {header: message.partition(":")[0] for header, message in told.items()}
+    assert lines == {"4 7 9": "1", "2 7 9": "4", "3 6 9": "3", "3 7 8": "2", "3 7": "2"}
     account.did(f"headers {', '.join(told)} over 3 rows of 7 features and 9 labels")
     account.saw(
         f"{len(told)} of {len(told)} refused; `3 6 9` at line {told['3 6 9'].replace(':', '', 1).partition(',')[0]}"
@@ -170,29 +172,25 @@ def test_a_gzip_bomb_is_refused_as_it_is_read(place, account: Account) -> None:
     """fault 41: a file that a person placed, so that nothing was unpacked on its way; every reader starts here."""
     bomb = gzip.compress(b"\n" * 4_000_000) * 26
     with pytest.raises(DataError, match=r"expands more than 1,000 times \([\d,]+ bytes to over 10\d,") as caught:
-        list(map(type, line_chunks(place(bomb, ".txt.gz"))))
+        list(map(type, line_chunks(place(bomb))))
     account.did(f"a file placed by hand: {len(bomb):,} bytes of gzip that hold {26 * 4_000_000:,} empty rows")
     account.saw("refused while it was read: " + str(caught.value).rpartition("refused: ")[2])
 
 
-def test_truncated_and_damaged_gzip_are_named_as_such(place) -> None:
-    """fault 40: every reader of text starts with these lines."""
+def test_gzip_whole_truncated_and_damaged(place) -> None:
+    """fault 40: every reader of text starts with these lines. Members and padding read as one file."""
+    parts = [gzip.compress(part) for part in (b"3 9\n1:1 2", b":1\n", b"", b"4:1\n\n")]
+    for data in (b"".join(parts), (b"\0" * 600_000).join(parts) + b"\0" * 512):
+        assert read_labels(place(data)).toarray().nonzero()[1].tolist() == [1, 2, 4]
     whole = gzip.compress(("2000 9\n" + "1:1 2:1 7:0.25\n" * 2000).encode())
     for cut in (5, 12, len(whole) // 2, len(whole) - 1):
         with pytest.raises(DataError, match="the gzip file ends too early"):
-            read_labels(place(whole[:cut], ".txt.gz"))
+            read_labels(place(whole[:cut]))
     flipped = bytearray(whole)
     flipped[-6] ^= 0x10
-    with pytest.raises(DataError, match="damaged gzip file"):
-        read_labels(place(bytes(flipped), ".txt.gz"))
-
-
-def test_gzip_members_and_padding_read_as_one_file(place) -> None:
-    parts = [gzip.compress(part) for part in (b"3 9\n1:1 2", b":1\n", b"", b"4:1\n\n")]
-    for data in (b"".join(parts), (b"\0" * 600_000).join(parts) + b"\0" * 512):
-        assert read_labels(place(data, ".txt.gz")).toarray().nonzero()[1].tolist() == [1, 2, 4]
-    with pytest.raises(DataError, match="damaged gzip"):
-        read_labels(place(parts[0] + b"tail", ".txt.gz"))
+    for damaged in (bytes(flipped), parts[0] + b"tail"):
+        with pytest.raises(DataError, match="damaged gzip file"):
+            read_labels(place(damaged))
 
 
 ALPHABET = st.sampled_from([b"0", b"1", b"9", b":", b",", b".", b"-", b"e", b" ", b"\n", b"\r", b"\t", b"\0", b"\xff"])
@@ -241,8 +239,7 @@ def test_the_fast_road_and_the_slow_road_agree(place, header, soup) -> None:
 )
 def test_filter_pairs_in_any_order_with_repeats(place, pairs, gap, end, chunk) -> None:
     """fault 48: an empty file is allowed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse_text, "line_chunks", partial(line_chunks, size=chunk))
+    with chunks_of(chunk):
         matrix = read_filter(place(end.join(f"{row}{gap}{label}" for row, label in pairs)), 7, 12)
     expected = np.zeros((7, 12), bool)
     for row, label in pairs:
