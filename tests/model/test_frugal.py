@@ -1,6 +1,5 @@
 """The frugal encoders `astec` and `inceptionxml`: equality with their definitions, gradients, what they refuse."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -265,13 +264,3 @@ def test_wrong_options_are_refused(name: str, option: str, value: object, teache
 def test_inceptionxml_needs_components_that_its_windows_fit(dim: int, reason: str, teacher: str) -> None:
     with pytest.raises(UserError, match=reason):
         load_encoder("inceptionxml", seed=0, teacher=teacher, dim=dim)
-
-
-def test_pairs_of_rows_do_not_mix(teacher: str) -> None:
-    """A row's vector is that of the row alone, in training too."""
-    for name in NAMES:
-        encoder = make(name, teacher, dropout=0.0).train()
-        ids, offsets = to_tensors(tokens_of(encoder), "cpu")
-        together = encoder(ids, offsets)
-        alone = [encoder(ids[a:b], torch.tensor([0, b - a]))[0] for a, b in pairwise(offsets.tolist())]
-        torch.testing.assert_close(together, torch.stack(alone), atol=5e-6, rtol=1e-5)
