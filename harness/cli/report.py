@@ -27,7 +27,6 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(help="With --compare: run ids, run folders, `last` or methods; the first is the reference."),
 ]
-TableIds = Annotated[str | None, typer.Option(metavar="ID,ID", help="Tables (`harness ls tables`), or `all`.")]
 Compare = Annotated[bool, typer.Option("--compare", help="Test the named runs against the first of them, row by row.")]
 Open = Annotated[bool, typer.Option("--open", help="Make the page of your runs, predictions included, and open it.")]
 Write = Annotated[bool, typer.Option("--write", help="Make tables, figures, page and index from the folder's records.")]
@@ -40,19 +39,16 @@ Runs = Annotated[
     list[Path] | None,
     typer.Option(help="Folder of run folders, records or Parquet results, repeatable. Default: workspace/runs."),
 ]
-Metrics = Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")]
 Resamples = Annotated[int, typer.Option(min=1, max=1_000_000, help="With --compare: draws of bootstrap and test.")]
-Seed = Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")]
 Mixed = Annotated[
     bool, typer.Option("--allow-mixed", help="With --compare: other data, filter, metrics or harness too.")
 ]
-Form = Annotated[str | None, typer.Option("--format", help="md, tex or csv instead of a screen table.")]
 Out = Annotated[Path | None, typer.Option(help="Write to this file; with --table also a folder, a file for each.")]
 
 
 def report(
     names: Names = None,
-    table: TableIds = None,
+    table: Annotated[str | None, typer.Option(metavar="ID,ID", help="Tables (`harness ls tables`), or `all`.")] = None,
     compare: Compare = False,
     open_page: Open = False,
     write: Write = False,
@@ -62,11 +58,11 @@ def report(
     folder: Folder = REPORTS,
     dataset: Datasets = None,
     runs: Runs = None,
-    metrics: Metrics = "",
+    metrics: Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")] = "",
     resamples: Resamples = 10_000,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")] = 0,
     allow_mixed: Mixed = False,
-    form: Form = None,
+    form: Annotated[str | None, typer.Option("--format", help="md, tex or csv instead of a screen table.")] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -278,7 +274,7 @@ def _write(given: _Given, site: "Site", folder: Path, explorer: bool) -> None:
     changed, others = write_site(site, folder)
     for name in others:
         say(f"{short_path((folder / name).absolute())} is not of this report; remove it", err=True)
-    given.say(f"{len(site.files)} files, {changed} new or changed: {short_path(folder.absolute())}")
+    given.say(f"{len(site)} files, {changed} new or changed: {short_path(folder.absolute())}")
     if explorer:
         _explore(given, folder)
     given.say(f"the page    {short_path((folder / PAGE).absolute())}")
@@ -305,7 +301,7 @@ def _check(given: _Given, site: "Site", folder: Path) -> None:
     else:
         for fault in faults:
             say(fault, err=True)
-        fine = f"all {len(site.files)} files in {short_path(folder.absolute())} are what the records give"
+        fine = f"all {len(site)} files in {short_path(folder.absolute())} are what the records give"
         named = "" if folder == REPORTS else f" --folder {shlex.quote(str(folder))}"
         say(f"to make them anew: python -m harness report --write{named}" if faults else fine)
     if faults:

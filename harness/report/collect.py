@@ -9,7 +9,7 @@ is converted, and those files are removed. A file that has its content already i
 out with a sentence, so that the rest can be kept.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,14 @@ def _collect(runs: list[Path], studies: Path | None, datasets: list[str], out: P
         for name in dict.fromkeys(datasets)
         if (one := _neighbours(name, [record for _, record in found], left_out))
     }
-    kept = {record.run_id: (record, _scores_in(out / RESULTS, record, left_out)) for record in there.records}
+    kept = {
+        record.run_id: (record, _scores(scores_of, out / RESULTS, record, left_out, required=False))
+        for record in there.records
+    }
     changed: set[Path] = set()
     converted: set[str] = set()
     for record in before.records:
-        try:
-            scores = earlier_scores(out, record)
-        except UserError as error:
-            _leave_out(left_out, f"rows of {record.run_id}", error)
-            scores = {}
+        scores = _scores(earlier_scores, out, record, left_out)
         stored = kept.get(record.run_id)
         if stored is None or (scores and not stored[1] and stored[0] == record):
             kept[record.run_id] = record, scores
@@ -133,15 +132,24 @@ def _leave_out(left_out: list[str], what: str, reason: Exception | str) -> None:
     left_out.append(f"{what}: {str(reason).splitlines()[0]}")
 
 
-def _scores_in(place: Path, record: RunRecord, left_out: list[str]) -> Scores:
-    """Per-row scores of a run that is in a Parquet file already; none if it has none, or damaged ones."""
+def _scores(
+    read: Callable[[Path, RunRecord], Scores],
+    place: Path,
+    record: RunRecord,
+    left_out: list[str],
+    *,
+    required: bool = True,
+) -> Scores:
+    """The per-row scores that `read` finds in a place; none, with a sentence, if they are damaged or not there.
+
+    Unless they are required, nothing is said of those that are not there.
+    """
     try:
-        return scores_of(place, record)
-    except DataError as error:
-        _leave_out(left_out, f"rows of {record.run_id}", error)
-    except UserError:  # it was kept without
-        pass
-    return {}
+        return read(place, record)
+    except UserError as error:
+        if required or isinstance(error, DataError):
+            _leave_out(left_out, f"rows of {record.run_id}", error)
+        return {}
 
 
 def _add_runs(
@@ -151,11 +159,7 @@ def _add_runs(
     changed: set[Path] = set()
     for folder, record in found:
         before = kept.get(record.run_id)
-        try:
-            scores = scores_of(folder, record)
-        except UserError as error:
-            _leave_out(left_out, f"rows of {record.run_id}", error)
-            scores = {}
+        scores = _scores(scores_of, folder, record, left_out)
         if not scores and before is not None and before[0] == record:
             scores = before[1]  # of the same run, collected when its folder still had them
         if before is None or before[0] != record or not _equal(before[1], scores):

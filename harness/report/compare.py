@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean
 from typing import Any
 
 import numpy as np
@@ -196,10 +196,6 @@ class Contender:
         """The metric as every run reports it."""
         return [value(run.record, metric, self.scorer) or 0.0 for run in self.runs]
 
-    def std(self, metric: str) -> float | None:
-        """Sample standard deviation over seeds; None for a single one."""
-        return stdev(self.reported(metric)) if len(self.runs) > 1 else None
-
     def scores(self, metric: str) -> Floats:
         """The mean over seeds of every row's score, [M]."""
         found = [run.scores(self.scorer, metric) for run in self.runs]
@@ -207,19 +203,11 @@ class Contender:
         return np.asarray(np.mean(found, axis=0))
 
 
-def _exists(word: str) -> bool:
-    """Whether a word is a path to something; one that no file can have is not."""
-    try:
-        return Path(word).exists()
-    except (OSError, ValueError):
-        return False
-
-
 def split_names(words: Iterable[str]) -> list[str]:
     """The names in the words of a command line: `A B`, `A,B` and mixtures; commas inside brackets or a path stay."""
     names: list[str] = []
     for word in words:
-        names += [word] if _exists(word) else re.split(r",(?![^\[]*\])", word)
+        names += [word] if is_folder(word) else re.split(r",(?![^\[]*\])", word)
     return [name.strip() for name in names if name.strip()]
 
 
@@ -482,7 +470,7 @@ class Comparison:
                     "runs": [run.record.run_id for run in contender.runs],
                     "seeds": contender.seeds,
                     "mean": {metric: fmean(contender.reported(metric)) for metric in self.metrics},
-                    "std": {metric: contender.std(metric) for metric in self.metrics},
+                    "std": {metric: Figure.of(contender.reported(metric)).std for metric in self.metrics},
                 }
                 for contender in self.contenders
             ],
@@ -605,17 +593,11 @@ def _require_equal_lengths(counts: dict[str, int]) -> None:
 
 
 def _row(contender: Contender, metric: str, outcome: Outcome | None) -> tuple[Cell, ...]:
-    figure = Figure.of(contender.reported(metric))
-    about = [str(len(contender.runs)), figure.ours]
-    if outcome is None:
-        return tuple(Cell(text) for text in (metric, contender.name, "reference", *about, *[""] * 7))
-    decided = outcome.verdict != "undecided"
-    return (
-        *(Cell(text) for text in (metric, contender.name)),
-        Cell(outcome.verdict, best=decided),
-        *(Cell(text) for text in about),
-        Cell(f"{outcome.difference:.2f}"),
-        Cell(f"[{outcome.low:.2f}, {outcome.high:.2f}]"),
-        *(Cell(f"{value:.4f}") for value in (outcome.p, outcome.holm)),
-        *(Cell(str(count)) for count in (outcome.won, outcome.lost, outcome.tied)),
-    )
+    verdict, found = Cell("reference"), [""] * 7
+    if outcome is not None:
+        verdict = Cell(outcome.verdict, best=outcome.verdict != "undecided")
+        found = [f"{outcome.difference:.2f}", f"[{outcome.low:.2f}, {outcome.high:.2f}]"]
+        found += [f"{value:.4f}" for value in (outcome.p, outcome.holm)]
+        found += [str(count) for count in (outcome.won, outcome.lost, outcome.tied)]
+    value = Figure.of(contender.reported(metric)).ours
+    return (Cell(metric), Cell(contender.name), verdict, *map(Cell, (str(len(contender.runs)), value, *found)))

@@ -88,8 +88,8 @@ class Change:
     def options(self) -> list[str]:
         """The words with which `bench` sets it."""
         setting = f"{self.key}={format_flow(self.value)}"
-        told = [f"{method}:{setting}" for method in self.methods] or [setting]
-        return [word for one in told for word in ("--set", one)]
+        settings = [f"{method}:{setting}" for method in self.methods] or [setting]
+        return [word for one in settings for word in ("--set", one)]
 
 
 @dataclass(frozen=True)
@@ -167,12 +167,16 @@ def _row_result(table: PublishedTable, row: PublishedRow, dataset: str, varied: 
     shown = [key for key in {**dict.fromkeys(varied), **dict.fromkeys(own)} if key in own]
     if row.dataset == dataset and not table.own:
         shown = [key for key in shown if key in varied]
-    return RowResult(table, (row,), dataset, own, ", ".join(_told(key, own[key]) for key in shown))
+    return RowResult(table, (row,), dataset, own, ", ".join(_format_setting(key, own[key]) for key in shown))
 
 
-def _told(key: str, value: Any) -> str:
+def _format_setting(key: str, value: Any) -> str:
     """A setting for people; of a group of settings those that are given."""
-    return ", ".join(_told(name, one) for name, one in value.items()) if isinstance(value, dict) else f"{key}={value}"
+    return (
+        ", ".join(_format_setting(name, one) for name, one in value.items())
+        if isinstance(value, dict)
+        else f"{key}={value}"
+    )
 
 
 def merged(rows: list[RowResult]) -> list[RowResult]:
@@ -479,19 +483,21 @@ def _words(row: RowResult) -> list[str]:
 
 def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
     """What a reader has to know to believe the figures."""
-    told = [f"{table.declared.source}."]
+    sentences = [f"{table.declared.source}."]
     if table.records:
-        told += _about(table)
-        told.append(_tests(table, tests))
-    told.append("X: nothing measured." if any(row.method and not row.records for row in table.rows) else "")
+        sentences += _about(table)
+        sentences.append(_tests(table, tests))
+    sentences.append("X: nothing measured." if any(row.method and not row.records for row in table.rows) else "")
     if table.own:
-        told.append(f"Settings: methods/tuned/{table.declared.table}.yaml, which says where each row has them from.")
+        sentences.append(
+            f"Settings: methods/tuned/{table.declared.table}.yaml, which says where each row has them from."
+        )
     elif table.published:
-        told.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
+        sentences.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
     elif table.records:
         whose = "It was not tuned" if table.declared.own else "The paper has no figures"
-        told.append(f"{whose} for this dataset: a row is its method with what the table varies.")
-    return " ".join(filter(None, told))
+        sentences.append(f"{whose} for this dataset: a row is its method with what the table varies.")
+    return " ".join(filter(None, sentences))
 
 
 def _about(table: TableResult) -> list[str]:
@@ -505,19 +511,19 @@ def _about(table: TableResult) -> list[str]:
     weights = f"propensity {constants['a']} / {constants['b']}" if constants else "no propensity"
     seeds = sorted({one.config["seed"] for one in records})
     spread = f"mean ± standard deviation over seeds ({', '.join(map(str, seeds))})"
-    told = [
+    sentences = [
         f"Percent on test rows of {chosen}; {spread if len(seeds) > 1 else f'one run each, seed {seeds[0]}'}.",
         f"Filter pairs {'masked before ranking' if first.dataset.get('filter') else 'not masked'}; {weights}; encoder "
         f"{', '.join(sorted({one.config['encoder'] for one in records}))}; {_format_versions(records)}.",
     ]
     if table.base:
-        told.append(f"Changed from the defaults: {', '.join(map(str, table.base))}.")
+        sentences.append(f"Changed from the defaults: {', '.join(map(str, table.base))}.")
         touched = {name for change in table.base for name in change.methods}
         if all(change.methods for change in table.base) and {one.config["method"] for one in records} - touched:
-            told.append("Other methods have theirs: a difference may be one of settings, not of methods.")
+            sentences.append("Other methods have theirs: a difference may be one of settings, not of methods.")
     if table.left_out:
-        told.append(f"{table.left_out} runs of other data or versions are left out.")
-    return told
+        sentences.append(f"{table.left_out} runs of other data or versions are left out.")
+    return sentences
 
 
 def _format_versions(records: Sequence[RunRecord]) -> str:
@@ -542,15 +548,15 @@ def _tests(table: TableResult, tests: dict[str, Tested | None]) -> str:
 
 def remarks(table: TableResult) -> list[str]:
     """What a reader should know about rows: those that cannot be run, slips, and where settings are only near."""
-    told: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, None]] = {}
     for declared in (declared for row in table.rows for declared in row.declared):
         slip = f"slip in the paper: {declared.slip}" if declared.slip and table.published else ""
         nearest = f"not exactly the paper's: {declared.nearest}" if declared.nearest else ""
         for text in (declared.absent and f"cannot be run: {declared.absent}", slip, nearest):
             if text:
-                told.setdefault(text, {})[declared.label] = None
+                found.setdefault(text, {})[declared.label] = None
     if table.published and table.records and "memory GB" in table.declared.metrics:
-        told["our memory is that of one process, the paper's that of all its GPUs"] = {"memory GB": None}
+        found["our memory is that of one process, the paper's that of all its GPUs"] = {"memory GB": None}
     unknown = [name for name in table.declared.metrics if name in COLUMNS and name not in shown_columns(table)]
     more = [f"No figure of ours for {', '.join(unknown)}."] if unknown and table.records else []
-    return [*(f"{', '.join(rows)}: {text}" for text, rows in told.items()), *more]
+    return [*(f"{', '.join(rows)}: {text}" for text, rows in found.items()), *more]

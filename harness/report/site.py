@@ -7,7 +7,6 @@ Everything is a function of the results, so a report that was made from other re
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -34,12 +33,8 @@ OWNED = ("tables", "figures")
 PAGE, INDEX = "index.html", "README.md"
 
 
-@dataclass(frozen=True)
-class Site:
-    """A report that is not written yet."""
-
-    files: dict[str, bytes]
-    """By path relative to the report's folder."""
+Site = dict[str, bytes]
+"""A report that is not written yet: its files by path relative to its folder."""
 
 
 def drawings(results: Results) -> dict[str, list[Drawing | Missing]]:
@@ -70,27 +65,27 @@ def make_site(results: Results) -> Site:
     """Everything a report consists of, but for the explorer's texts, which are other people's."""
     findings = Findings(results)
     tables, figures = documents(results, findings=findings), drawings(results)
-    files: dict[str, bytes] = {}
+    site: Site = {}
     for document in tables:
         for form in FORMATS:
-            files[f"tables/{document.id}.{form}"] = render(list(document.tables), form).encode()
+            site[f"tables/{document.id}.{form}"] = render(list(document.tables), form).encode()
     for dataset, drawn in figures.items():
         for one in drawn:
             if isinstance(one, Drawing):
-                files[f"{figure_stem(dataset, one.id)}.png"] = one.png
+                site[f"{figure_stem(dataset, one.id)}.png"] = one.png
     # the comparison is the page's first section, sortable
     shown = [document for document in tables if document.measured and document.id != COMPARISON]
     judged = {one.run_id for table in findings.matrix for one in table.records}
-    files[PAGE] = build_page(page_data(results, judged), figures, shown).encode()
+    site[PAGE] = build_page(page_data(results, judged), figures, shown).encode()
     pictured = [
         name for name, some in figures.items() if any(one.id == MATRIX and isinstance(one, Drawing) for one in some)
     ]
     for name, page in ((FINDINGS, findings_page), (STANDINGS, standings_page)):
         written = page(findings, pictured)
         if written is not None:
-            files[name] = written.encode()
-    files[INDEX] = index_page(results, tables, figures, concludes=FINDINGS in files).encode()
-    return Site(files)
+            site[name] = written.encode()
+    site[INDEX] = index_page(results, tables, figures, concludes=FINDINGS in site).encode()
+    return site
 
 
 def index_page(
@@ -124,7 +119,7 @@ def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
         UserError: The folder is somebody else's: it has files that would be overwritten, but no report.
     """
     require_ours(folder)
-    wanted = {folder / name: content for name, content in site.files.items()}
+    wanted = {folder / name: content for name, content in site.items()}
     changed = [path for path, content in wanted.items() if not _same(path, content, exactly=True)]
     for path in changed:
         write_bytes(path, wanted[path])
@@ -144,7 +139,7 @@ def require_ours(folder: Path) -> None:
 def check_site(site: Site, folder: Path) -> list[str]:
     """In what the files of a folder are not the site; empty if they are."""
     faults = []
-    for name, content in sorted(site.files.items()):
+    for name, content in sorted(site.items()):
         if not (folder / name).is_file():
             faults.append(f"{name} is missing")
         elif not _same(folder / name, content):
@@ -154,7 +149,7 @@ def check_site(site: Site, folder: Path) -> list[str]:
 
 def stale(site: Site, folder: Path) -> list[str]:
     """Pages, and files in the site's own folders, that are not of the site."""
-    return [name for name in _owned(folder) if name not in site.files]
+    return [name for name in _owned(folder) if name not in site]
 
 
 def _owned(folder: Path) -> list[str]:

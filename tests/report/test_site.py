@@ -96,9 +96,9 @@ def test_failed_runs_alone_make_a_report_that_says_so(tmp_path: Path) -> None:
     """fault 61"""
     keep(tmp_path, record("dead", status="failed"))
     site = make_site(read_results(tmp_path))
-    assert "0 runs of 0 methods on no dataset" in site.files["README.md"].decode()
-    assert "tables/comparison.md" not in site.files
-    assert "tables/thesis-2.5.md" in site.files
+    assert "0 runs of 0 methods on no dataset" in site["README.md"].decode()
+    assert "tables/comparison.md" not in site
+    assert "tables/thesis-2.5.md" in site
 
 
 def test_hostile_names_stay_inert(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_hostile_names_stay_inert(tmp_path: Path) -> None:
     one.config["encoder"] = "../<b>"
     one.dataset["name"] = evil
     site = make_site(Results((one,)))
-    for name, content in site.files.items():
+    for name, content in site.items():
         assert ".." not in name
         assert "<" not in name
         if name.endswith((".md", ".html")):
@@ -232,7 +232,7 @@ def test_the_committed_report_is_what_the_committed_records_give(monkeypatch: py
     folder = ROOT / "reports"
     site = make_site(read_results(folder))
     assert check_site(site, folder) == []
-    assert len(site.files["index.html"]) < 3_000_000
+    assert len(site["index.html"]) < 3_000_000
 
 
 def test_pictures_are_compared_by_their_data(folder: Path) -> None:
@@ -242,9 +242,9 @@ def test_pictures_are_compared_by_their_data(folder: Path) -> None:
             as_png(new_figure(width=width)[0], digest=digest) for width, digest in ((1, "a"), (2, "a"), (1, "b"))
         )
     (folder / "drawn.png").write_bytes(thin)
-    assert check_site(Site({"drawn.png": thick}), folder) == []
+    assert check_site(({"drawn.png": thick}), folder) == []
     for content in (other, b"no picture", b""):
-        assert check_site(Site({"drawn.png": content}), folder) == ["drawn.png is not what the records give"]
+        assert check_site(({"drawn.png": content}), folder) == ["drawn.png is not what the records give"]
 
 
 def test_the_committed_records_name_commits_that_everybody_has() -> None:
@@ -297,5 +297,5 @@ def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pyte
 def test_a_check_allows_one_in_the_last_printed_digit(there: str, alike: bool, tmp_path: Path) -> None:
     """fault 63: the last bits of a mean differ between processors, counts and words do not"""
     (tmp_path / "page.md").write_text(there)
-    faults = check_site(Site({"page.md": b"mean 51.23, p 0.0431 of 3 runs"}), tmp_path)
+    faults = check_site(({"page.md": b"mean 51.23, p 0.0431 of 3 runs"}), tmp_path)
     assert (faults == []) is alike

@@ -74,7 +74,7 @@ def test_nothing_of_this_machine_travels(
     assert collect([workspace / "runs"], None, [], out).runs == 1
     build_explorer([workspace / "runs"], explorer)
     results = read_results(out)
-    texts = {f"site/{name}": content for name, content in make_site(results).files.items()}
+    texts = {f"site/{name}": content for name, content in make_site(results).items()}
     assert any(name.endswith(".html") for name in texts)
     for top in (workspace / "runs", workspace / "mlartifacts", out, explorer):
         found = [path for path in top.rglob("*") if path.is_file() and path.suffix != ".lock"]
