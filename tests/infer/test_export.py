@@ -271,28 +271,28 @@ def test_refusals(bert_folder: Path, static: StaticEncoder, tmp_path: Path) -> N
 
 
 def test_diverged_weights_are_refused(static: StaticEncoder, tmp_path: Path) -> None:
-    linear = projection(static)
+    linear, out = projection(static), tmp_path / "out"
     with torch.no_grad():
         linear.bias[0] = torch.nan
     with pytest.raises(UserError, match="'bias' hold NaN or infinity"):
-        export_sentence_transformers(static, linear, tmp_path / "out", max_len=MAX_LEN, metadata=FACTS)
+        export_sentence_transformers(static, linear, out, max_len=MAX_LEN, metadata=FACTS)
+    with pytest.raises(UserError, match="'psi' hold NaN"):
+        export_safetensors({"psi": linear.bias}, out, FACTS)
     with torch.no_grad():
         static.table.weight[5, 0] = torch.inf
     with pytest.raises(UserError, match="NaN or infinity"):
-        export_static(static, tmp_path / "out")
-    with pytest.raises(UserError, match="'psi' hold NaN"):
-        export_safetensors({"psi": linear.bias}, tmp_path / "out", FACTS)
-    assert not (tmp_path / "out").exists()
+        export_static(static, out)
+    assert not out.exists()
 
 
 def test_a_changed_tokenizer_is_refused(tmp_path: Path) -> None:
-    encoder = load_encoder(str(write_model(tmp_path / "model")), seed=0)
-    edit_json(tmp_path / "model" / "tokenizer.json", added_tokens=[])
+    encoder, tokenizer = load_encoder(str(write_model(tmp_path / "model")), seed=0), tmp_path / "model/tokenizer.json"
+    edit_json(tokenizer, added_tokens=[])
     with pytest.raises(DataError, match="is not the one the model was trained with"):
-        export_sentence_transformers(encoder, None, tmp_path / "out", max_len=MAX_LEN, metadata=FACTS)
-    (tmp_path / "model" / "tokenizer.json").unlink()
+        export_static(encoder, tmp_path / "out")
+    tokenizer.unlink()
     with pytest.raises(DataError, match="the tokenizer is gone"):
-        export_sentence_transformers(encoder, None, tmp_path / "out", max_len=MAX_LEN, metadata=FACTS)
+        export_static(encoder, tmp_path / "out")
 
 
 # ---------------------------------------------------------------- plain tensors

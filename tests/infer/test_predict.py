@@ -18,7 +18,6 @@ from harness.infer.predict import chosen_scorer, label_vectors, predict
 from harness.model.scoring import TwoHeadScoring
 from tests.support.commands import call
 
-pytest_plugins = ["tests.support.finished_runs"]
 pytestmark = pytest.mark.usefixtures("in_their_home")
 
 

@@ -26,10 +26,10 @@ from harness.runs.record import RunRecord, read_record
 from harness.settings.layers import Layer
 from harness.tracking.artifacts import pack_model
 from tests.faults.accounts import Account
+from tests.support.damage import Payload
 from tests.support.scoring import check_answers, free_port, opened, scoring_server
 from tests.support.small_models import small_workspace, write_model
 
-pytest_plugins = ["tests.support.finished_runs"]
 pytestmark = pytest.mark.usefixtures("in_their_home")
 
 DATA = "synthetic:train=240,test=80,labels=60"
@@ -244,16 +244,6 @@ def test_what_a_reader_of_the_folder_finds(packed: dict[str, Path], unidec: Trai
 # ---------------------------------------------------------------- damage and malice
 
 
-class Marker:
-    """Leaves a file behind when it is unpickled."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.file,)
-
-
 def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: Account) -> None:
     """fault 67"""
     import pickle
@@ -263,7 +253,7 @@ def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     opened(copied)  # it needs none
     marker = tmp_path / "marker"
-    payload = pickle.dumps(Marker(marker))
+    payload = pickle.dumps(Payload(marker))
     planted = copied / PACKAGE / "model" / "model.pkl"
     planted.write_bytes(payload)
     with pytest.raises(MlflowException, match=r"model\.pkl: not a file of this model"):
@@ -271,7 +261,7 @@ def test_pickles_are_refused(copied: Path, tmp_path: Path, monkeypatch: pytest.M
     planted.unlink()
 
     counts, manifest = copied / PACKAGE / "counts.npy", copied / PACKAGE / "manifest.json"
-    np.save(counts, np.array([Marker(marker)], dtype=object), allow_pickle=True)
+    np.save(counts, np.array([Payload(marker)], dtype=object), allow_pickle=True)
     with pytest.raises(MlflowException, match=r"counts\.npy: .* by its manifest"):
         opened(copied)
     values = read_json(manifest)

@@ -22,7 +22,6 @@ from harness.settings.schema import RunConfig
 from harness.train.checkpoint import load_model, save_model
 from tests.support.small_models import write_model
 
-pytest_plugins = ["tests.support.finished_runs"]
 pytestmark = pytest.mark.usefixtures("in_their_home")
 
 

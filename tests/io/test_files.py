@@ -1,7 +1,7 @@
 """Whole files or none, safe names, manifests that detect damage."""
 
-import subprocess
-import sys
+import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -53,25 +53,25 @@ def test_built_once_and_rebuilt_when_damaged(tmp_path: Path) -> None:
 
 def test_two_processes_build_one_folder(tmp_path: Path) -> None:
     """fault 34"""
-    script = """
-import sys, time
-from pathlib import Path
-from harness.io.files import build_once
-folder = Path(sys.argv[1])
-def build(temporary):
-    with (folder.parent / "builds").open("a") as log:
-        log.write("x")
-    time.sleep(0.3)
-    (temporary / "part").write_text("same bytes")
-    return {}
-build_once(folder, build)
-print((folder / "part").read_text())
-"""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "thing")], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    assert [process.communicate()[0].strip() for process in processes] == ["same bytes"] * 3
+    folder, fork = tmp_path / "thing", get_context("fork")
+
+    def build(temporary: Path) -> dict[str, Any]:
+        with (tmp_path / "builds").open("a") as log:
+            log.write("x")
+        time.sleep(0.3)
+        (temporary / "part").write_text("same bytes")
+        return {}
+
+    def ask() -> None:
+        build_once(folder, build)
+        assert (folder / "part").read_text() == "same bytes"
+
+    processes = [fork.Process(target=ask) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 3
     assert (tmp_path / "builds").read_text() == "x"
 
 

@@ -92,22 +92,18 @@ def test_a_cuda_build_without_a_device(monkeypatch: pytest.MonkeyPatch, findings
     account.saw(f"doctor: {device['detail']}; {device['fix']}")
 
 
-def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, findings: Any) -> None:
+@pytest.mark.parametrize("problem", ["disk", "workspace"])
+def test_a_full_disk_and_a_workspace_that_cannot_be(
+    problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, findings: Any
+) -> None:
+    (tmp_path / "file").write_text("")
     with small_disk(tmp_path, mebibytes=1) as disk:
-        monkeypatch.setenv("HARNESS_HOME", str(disk.folder))
+        monkeypatch.setenv("HARNESS_HOME", str(disk.folder if problem == "disk" else tmp_path / "file" / "inside"))
         if not os.path.ismount(disk.folder.parent):  # only root may mount
             monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**20))
-        found = findings()["disk"]
+        found = findings()[problem]
     assert found["state"] == "broken"
     assert "HARNESS_HOME" in found["fix"]
-
-
-def test_a_workspace_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, findings: Any) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "file" / "inside"))
-    found = findings()
-    assert found["workspace"]["state"] == "broken"
-    assert "HARNESS_HOME" in found["workspace"]["fix"]
 
 
 def test_an_unreadable_store(workspace: Path, findings: Any) -> None:

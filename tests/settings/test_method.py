@@ -86,13 +86,7 @@ def test_the_method_of_contributing_is_added_from_outside(
     assert all(row["documentation"] for row in rows.values())
 
     data = "synthetic:train=240,test=60,labels=90"
-    settings = {
-        "encoder": "tiny",
-        "epochs": 2,
-        "batch_size": 60,
-        "warmup_epochs": 0.0,
-        "tracking": {"system_seconds": 0},
-    }
+    settings = {"encoder": "tiny", "epochs": 2, "batch_size": 60, "warmup_epochs": 0.0}
     config, origins = resolve_config("siamese", data, [Layer("test", settings)])
     assert (origins["params.epochs"], origins["params.loss"]) == ("test", "default")
     record = run(config, track="none")
@@ -122,17 +116,20 @@ def test_parameters_are_listed_with_default_range_and_documentation(
 
 
 def test_presets_stack_on_their_method(fresh_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in module.METHOD_FOLDER.glob("zeroshot.*"):
+    """A dash in the name of a method is an underscore in that of its module."""
+    assert methods().origin("tfidf-knn") == "methods.tfidf_knn:METHOD"
+    assert method_layer("tfidf-knn").origin == "methods/tfidf-knn.yaml"
+    for path in module.METHOD_FOLDER.glob("tfidf*knn.*"):
         (tmp_path / path.name).write_text(path.read_text())
-    (tmp_path / "zeroshot-dot.yaml").write_text(
-        "summary: inner product\npreset_of: zeroshot\ndefaults: {max_len: 16}\nparams: {similarity: dot}\n"
+    (tmp_path / "nearest.yaml").write_text(
+        "summary: one neighbour\npreset_of: tfidf-knn\ndefaults: {max_len: 16}\nparams: {neighbours: 1}\n"
     )
     monkeypatch.setattr(module, "METHOD_FOLDER", tmp_path)
-    assert list(methods()) == ["zeroshot", "zeroshot-dot"]
-    assert load_method("zeroshot-dot") is load_method("zeroshot")
-    config, _ = resolve_config("zeroshot-dot", "synthetic", [])
-    assert (config.method, config.encoder, config.max_len) == ("zeroshot-dot", "static", 16)
-    assert config.params == {"similarity": "dot"}
+    methods.cache_clear()
+    assert list(methods()) == ["nearest", "tfidf-knn"]
+    assert load_method("nearest") is load_method("tfidf-knn")
+    config, _ = resolve_config("nearest", "synthetic", [])
+    assert (config.method, config.max_len, config.params["neighbours"]) == ("nearest", 16, 1)
     methods.cache_clear()
     (tmp_path / "lost.yaml").write_text("summary: x\npreset_of: nothing\n")
     with pytest.raises(UserError, match=r"lost\.yaml: preset_of: there is no method 'nothing'"):
@@ -144,18 +141,3 @@ def test_what_is_no_method_is_refused(fresh_registry: None, monkeypatch: pytest.
     monkeypatch.setattr("harness.registry.entry_points", lambda group: [point] if group == point.group else [])
     with pytest.raises(UserError, match=r"is not a harness\.settings\.method\.Method"):
         load_method("odd")
-
-
-def test_a_dash_in_a_name_is_an_underscore_in_its_module(
-    fresh_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert methods().origin("tfidf-knn") == "methods.tfidf_knn:METHOD"
-    assert method_layer("tfidf-knn").origin == "methods/tfidf-knn.yaml"
-    assert load_method("tfidf-knn").params.model_fields["neighbours"].default == 100
-    for path in module.METHOD_FOLDER.glob("tfidf*knn.*"):
-        (tmp_path / path.name).write_text(path.read_text())
-    (tmp_path / "nearest.yaml").write_text("summary: one neighbour\npreset_of: tfidf-knn\nparams: {neighbours: 1}\n")
-    monkeypatch.setattr(module, "METHOD_FOLDER", tmp_path)
-    methods.cache_clear()
-    assert list(methods()) == ["nearest", "tfidf-knn"]
-    assert load_method("nearest") is load_method("tfidf-knn")
