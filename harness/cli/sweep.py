@@ -23,7 +23,6 @@ _TOP = 5
 
 
 Method = Annotated[str, typer.Option(help="Method; `harness ls methods`.")]
-DatasetName = Annotated[str, typer.Option(help="Dataset name (`harness ls datasets`) or folder.")]
 Trials = Annotated[int, typer.Option(help="Trials in all, those of earlier sweeps of this study included.")]
 Over = Annotated[
     str | None,
@@ -36,15 +35,11 @@ Over = Annotated[
 Objective = Annotated[
     str, typer.Option(metavar="METRIC[,METRIC]", help="What counts, on validation rows; two for a Pareto front.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of all trials, of the validation rows and of the sampler.")]
 StudyName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study. Default: METHOD-DATASET.")]
 Storage = Annotated[
     str | None, typer.Option(metavar="URL", help="Database for several machines: postgresql://USER@HOST/NAME.")
 ]
-Sampler = Annotated[str, typer.Option(help="Who proposes points: tpe or random.")]
 Pruner = Annotated[str, typer.Option(help="Who ends hopeless trials early: median, hyperband or none; one objective.")]
-MaxRetry = Annotated[int, typer.Option(help="How often a trial whose worker died is tried again.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for studies. Default: workspace/studies.")]
 Recover = Annotated[
     bool, typer.Option("--recover", help="Rebuild a damaged study.db from the run folders, then go on.")
 ]
@@ -54,27 +49,27 @@ Grace = Annotated[int, typer.Option(hidden=True, min=1, help="Seconds of silence
 
 def sweep(
     method: Method = DEFAULT_METHOD,
-    dataset: DatasetName = DEFAULT_DATASET,
+    dataset: Annotated[str, typer.Option(help="Dataset name (`harness ls datasets`) or folder.")] = DEFAULT_DATASET,
     encoder: Encoder = None,
     trials: Trials = 20,
     over: Over = None,
     objective: Objective = "P@1",
     override: Override = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of all trials, of the validation rows and of the sampler.")] = 0,
     workers: Workers = 1,
     study: StudyName = None,
     storage: Storage = None,
-    sampler: Sampler = "tpe",
+    sampler: Annotated[str, typer.Option(help="Who proposes points: tpe or random.")] = "tpe",
     pruner: Pruner = "median",
-    max_retry: MaxRetry = 2,
+    max_retry: Annotated[int, typer.Option(help="How often a trial whose worker died is tried again.")] = 2,
     track: Track = "mlflow",
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for studies. Default: workspace/studies.")] = None,
     recover: Recover = False,
     as_json: Json = False,
     heartbeat: Beat = 60,
     grace: Grace = 180,
 ) -> None:
-    """Search for good settings with Optuna on validation rows, held out from train; test rows are never looked at.
+    """Search for good settings with Optuna on validation rows, taken from train; test rows are never looked at.
 
     Give the same command again to go on: trials that were interrupted continue from their checkpoints.
     Exit code 1 if no trial came to its end.

@@ -107,16 +107,6 @@ def test_a_mistake_is_one_clear_line(
     assert not (workspace / "cards").exists()
 
 
-@pytest.mark.parametrize("name", ["lf-wikiseealso-320k", "lf-amazontitles-1.3m"])
-def test_missing_data_is_answered_in_one_screen(name: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "--method", "zeroshot", "--dataset", name, "--encoder", "tiny") == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) <= 24
-    files = ("trn.json.gz", "tst.json.gz", "lbl.json.gz", "filter_labels")
-    assert all(needed in error for needed in (*files, str(workspace / "data" / name), "fetch"))
-    assert not (workspace / "runs").exists()
-
-
 def test_validate_reports_every_fault(workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workspace / "cards").mkdir(parents=True)
     (workspace / "cards" / "mine.yaml").write_text("title: x\nsumary: y\nsource: jsonl\ndefaults: {max_len: -3}\n")
@@ -127,19 +117,6 @@ def test_validate_reports_every_fault(workspace: Path, tmp_path: Path, capsys: p
     assert "sumary" in error
     assert "unknown key 'encodr'; did you mean 'encoder'?" in error
     assert "seed" in error
-
-
-def test_damaged_caches_are_rebuilt(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """fault 68"""
-    arguments = [*ZEROSHOT, "--json"]
-    assert call(*arguments) == 0
-    first = json.loads(capsys.readouterr().out)
-    for name in ("test.text.values.npy", "tokens.values.npy", "test.labels.indices.npy"):
-        file = max((workspace / "cache").rglob(name), key=lambda path: path.stat().st_size)
-        file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 0x55]))
-        assert call(*arguments) == 0
-        again = json.loads(capsys.readouterr().out)
-        assert (again["metrics"], again["dataset"]["digest"]) == (first["metrics"], first["dataset"]["digest"])
 
 
 def test_one_damaged_record_does_not_hide_the_others(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

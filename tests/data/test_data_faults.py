@@ -48,16 +48,22 @@ def test_filter_files_that_are_empty_or_wrong(
     """fault 48: an empty file is an answer, ids out of range are not."""
     write_card(workspace, "lf-mine", filter="required")
     raw = write_json_layout(workspace / "data" / "lf-mine")
-    (raw / "filter_labels_train.txt").write_text("")
-    assert (raw / "filter_labels_test.txt").read_text() == ""
+    for name in ("filter_labels_train.txt", "filter_labels_test.txt"):
+        (raw / name).write_text("")
     assert call(*RUN) == 0
     (record,) = find_records([workspace / "runs"])
     assert (record.config["filter"], record.dataset["filter"]) == (True, False), "wanted, with no pair to mask"
     capsys.readouterr()
-    wrong = {"2 0": "row '2' is out of range: there are 2", "0 4": "label '4' is out of range: there are 4"}
-    wrong |= {"0 -1": "label '-1' is not a whole number", "1.0 0": "row '1.0' is not a whole number"}
+    wrong = {
+        "2 0": "row '2' is out of range: there are 2",
+        "0 4": "label '4' is out of range: there are 4",
+        "0 -1": "label '-1' is not a whole number",
+        "1.0 0": "row '1.0' is not a whole number",
+        "1 :": "label ':' is not a whole number",
+        "0 1 2": "expected two numbers",
+    }
     for pair, message in wrong.items():
-        (raw / "filter_labels_test.txt").write_text(f"0 1\n1 3\n{pair}\n")
+        (raw / "filter_labels_test.txt").write_text(f"0 1\n\n{pair}\n")
         assert call(*RUN) == 2
         assert f"filter_labels_test.txt:3: {message}" in capsys.readouterr().err
     assert len(find_records([workspace / "runs"])) == 1

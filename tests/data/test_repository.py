@@ -118,21 +118,19 @@ def test_a_late_fault_keeps_its_line_number(tmp_path) -> None:
 
 def test_text_and_label_counts_that_differ(tmp_path, account: Account) -> None:
     """fault 42: either may be the longer one, in train, in test and in the label texts."""
-    cases = {
-        ("trn_X", "one\ntwo\n"): "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 2 lines",
-        ("trn_X", "one\ntwo\n\nfour"): "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 4 lines",
-        ("tst_X", "four\n"): "tst_X_Y.txt:1: 2 rows here, but tst_X.txt has 1 lines",
-        ("tst_X_Y", "1 4\n3:1\n"): "tst_X_Y.txt:1: 1 rows here, but tst_X.txt has 2 lines",
-        ("Y", "a\nb\nc\nd\ne\n"): "trn_X_Y.txt:1: 4 labels here, but Y.txt has 5 lines",
-        ("tst_X_Y", "2 5\n3:1\n4:1\n"): "tst_X_Y.txt:1: 5 labels here, but Y.txt has 4 lines",
-    }
-    for (name, text), message in cases.items():
+    cases = [
+        ("trn_X", "one\ntwo\n", "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 2 lines"),
+        ("trn_X", "one\ntwo\n\nfour", "trn_X_Y.txt:1: 3 rows here, but trn_X.txt has 4 lines"),
+        ("tst_X_Y", "1 4\n3:1\n", "tst_X_Y.txt:1: 1 rows here, but tst_X.txt has 2 lines"),
+        ("Y", "a\nb\nc\nd\ne\n", "trn_X_Y.txt:1: 4 labels here, but Y.txt has 5 lines"),
+        ("tst_X_Y", "2 5\n3:1\n4:1\n", "tst_X_Y.txt:1: 5 labels here, but Y.txt has 4 lines"),
+    ]
+    for name, text, message in cases:
         folder = write_text_layout(tmp_path / "mine", **{name: text})
         with pytest.raises(DataError) as caught:
             load(folder)
         assert str(caught.value) == f"{folder}/{message}"
-        write_text_layout(folder)
-    account.did("a line too few or too many in the texts, in the label rows and in the label texts, 6 ways")
+    account.did(f"a line too few or too many in texts, label rows and label texts, {len(cases)} ways")
     account.saw(f"{len(cases)} of {len(cases)} refused with both counts: {message}")
 
 
@@ -155,20 +153,17 @@ def test_any_text_comes_back(tmp_path_factory, texts) -> None:
 
 
 def test_missing_data_says_what_to_place_where(home) -> None:
-    sizes = {"train": 294805, "test": 134835, "labels": 131073}
+    """In one screen: sizes, files, folder, links, commands, and what works without."""
     links = [{"url": "https://example.org/mine.zip", "filename": "mine.zip", "contains": "raw text"}]
-    write_card(home, "lf-mine", statistics=sizes, downloads=links, obtain="Download it\nfrom the repository's page.")
+    write_card(home, "lf-mine", statistics={"train": 294805}, downloads=links, obtain="Download it\nfrom the page.")
     raw = home / "data" / "lf-mine"
     with pytest.raises(MissingDataError) as caught:
         load("lf-mine")
     assert not raw.exists()
     message = str(caught.value)
-    parts = ["LF-MINE (294,805 train rows, 134,835 test rows, 131,073 labels)", str(raw), "trn_X_Y.txt"]
-    parts += ["lbl.json.gz, trn.json.gz, tst.json.gz", "filter_labels_train.txt and filter_labels_test.txt"]
-    parts += ["Found so far: none of them", "  from the repository's page.", "https://example.org/mine.zip"]
-    parts += [f"python -m harness data {what} lf-mine" for what in ("fetch", "check")]
-    parts += ["lf-pydocstitles", "lf-debiantitles"]
-    assert [part for part in parts if part not in message] == []
+    parts = ["LF-MINE", "294,805", str(raw), "trn_X_Y.txt", "lbl.json.gz", "trn.json.gz", "filter_labels_train.txt"]
+    parts += ["from the page.", "https://example.org/mine.zip", "data fetch lf-mine", "data check lf-mine"]
+    assert [part for part in (*parts, "lf-pydocstitles", "lf-debiantitles") if part not in message] == []
     assert len(message.splitlines()) <= 24
     write_json_layout(raw / "Inner")
     (raw / "Inner" / "trn.json.gz").unlink()
@@ -183,31 +178,27 @@ def test_digest_depends_on_the_data_and_not_on_the_name(home, tmp_path, account:
     write_json_layout(home / "data" / "lf-named" / "Inner")
     assert load("lf-named").digest == first.digest
     assert load("lf-named").folder != first.folder
-    digests = {first.digest}
-    changes = (
+    changes = [
         {"trn": [{**TRAIN[0], "title": "onE"}, *TRAIN[1:]]},
         {"trn": [{**TRAIN[0], "target_ind": [2, 1]}, *TRAIN[1:]]},
         {"tst": [TEST[1], TEST[0]]},
         {"lbl": [{**LABELS[0], "uid": "other"}, *LABELS[1:]]},
-    )
-    for number, change in enumerate(changes):
-        digests.add(load(write_json_layout(tmp_path / f"changed{number}", **change)).digest)
-    folder = write_json_layout(tmp_path / "filtered")
-    (folder / "filter_labels_test.txt").write_text("0 0\n")
-    digests.add(load(folder).digest)
-    assert len(digests) == len(changes) + 2
-    account.did(f"one dataset under two names and folders, and {len(changes) + 1} copies with one byte or pair changed")
-    account.saw(
-        f"digest {first.digest[:8]} under both names; {len(digests) - 1} other digests for the {len(changes) + 1}"
-    )
+    ]
+    folders = [write_json_layout(tmp_path / f"changed{place}", **change) for place, change in enumerate(changes)]
+    folders.append(write_json_layout(tmp_path / "filtered"))
+    (folders[-1] / "filter_labels_test.txt").write_text("0 0\n")
+    others = {load(folder).digest for folder in folders} - {first.digest}
+    assert len(others) == len(folders)
+    account.did(f"one dataset under two names and folders, and {len(folders)} copies with one byte or pair changed")
+    account.saw(f"digest {first.digest[:8]} under both names; {len(others)} other digests for the {len(folders)}")
 
 
-def test_an_unchanged_folder_is_not_parsed_again(tmp_path, monkeypatch) -> None:
+def test_an_unchanged_folder_is_not_parsed_again(tmp_path) -> None:
     folder = write_json_layout(tmp_path / "mine")
-    first = load(folder)
-    with monkeypatch.context() as patch:
-        patch.setattr("harness.data.sources.repository._write_json", lambda *_: pytest.fail("parsed again"))
-        assert load(folder).digest == first.digest
+    prepared = load(folder).folder
+    written = prepared.stat().st_mtime_ns
+    assert load(folder).folder == prepared
+    assert prepared.stat().st_mtime_ns == written
     write_json_layout(folder, trn=[{**TRAIN[0], "title": "other"}, *TRAIN[1:]])
     assert load(folder).train_text[0] == "other"
 

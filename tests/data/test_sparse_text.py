@@ -246,22 +246,3 @@ def test_filter_pairs_in_any_order_with_repeats(place, pairs, gap, end, chunk) -
         expected[row, label] = True
     np.testing.assert_array_equal(matrix.toarray() > 0, expected)
     assert matrix.nnz == len(set(pairs))
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("0 1\n7 2\n", 2, "row '7' is out of range: there are 7"),
-        ("0 1\n\n3 12\n", 3, "label '12' is out of range: there are 12"),
-        ("0 1\n-1 2\n", 2, "row '-1'"),
-        ("0 1 2\n", 1, "expected two numbers"),
-        ("0 1\n1 2.0\n", 2, "label '2.0'"),
-        ("0 1\n1 :\n", 2, "label ':'"),
-    ],
-)
-def test_a_faulty_filter_is_named_with_its_line(place, text, line, message) -> None:
-    """fault 48."""
-    path = place(text)
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
-        read_filter(path, 7, 12)
-    assert (caught.value.path, caught.value.line) == (path, line)
