@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.errors import UserError
 from harness.loss import get, two_way
 from tests.support.oracles import random_case, value_and_gradient
+from tests.support.tensor_sizes import largest
 
 triplet = get("triplet")
 
@@ -122,21 +122,9 @@ def test_targets_weigh_the_slots() -> None:
 
 def test_nothing_is_larger_than_the_scores() -> None:
     """No array of queries times labels times labels."""
-
-    class Largest(TorchDispatchMode):
-        numbers = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            for part in made if isinstance(made, tuple | list) else (made,):
-                if isinstance(part, Tensor):
-                    self.numbers = max(self.numbers, part.numel())
-            return made
-
     scores, positive, _ = cosines(7, rows=50, labels=200)
-    with Largest() as seen:
-        value_and_gradient(lambda leaf: two_way(triplet, leaf, positive, 0.5), scores)
-    assert seen.numbers == scores.numel()
+    elements = largest(lambda: value_and_gradient(lambda leaf: two_way(triplet, leaf, positive, 0.5), scores))
+    assert elements == scores.numel()
 
 
 def test_mistakes_are_explained() -> None:

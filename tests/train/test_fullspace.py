@@ -22,7 +22,8 @@ from harness.train import Batch
 from harness.train.objectives.fullspace import FullSpace, LabelOrder
 from harness.train.timing import Timer
 from tests.support.oracles import random_space, softmax_by_definition, texts, topk_by_definition
-from tests.train.test_ova import largest, static_like
+from tests.support.tensor_sizes import largest
+from tests.train.test_ova import static_like
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,5 @@
 """One-vs-all training in label blocks against the same sum left to autograd and torch's SGD."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from harness.batching import LabelSpace
 from harness.batching.whole import LabelSpacePicker
@@ -32,6 +29,7 @@ from harness.train.optim.blocked import BlockedSgd
 from harness.train.timing import Timer
 from methods.renee import METHOD
 from tests.support.oracles import texts
+from tests.support.tensor_sizes import largest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -244,30 +242,6 @@ def test_bfloat16_products_follow_float32() -> None:
     assert rough.head.table.weight.dtype == rough.sgd.momentum.dtype == torch.float32
     moved, followed = exact.head.table.weight - start, rough.head.table.weight - start
     assert float((moved - followed).norm()) < 0.02 * float(moved.norm())
-
-
-class Largest(TorchDispatchMode):
-    """Notes how many elements the largest tensor has that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {
-            tensor.untyped_storage().data_ptr() for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)
-        }
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in given:
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return result
-
-
-def largest(call: Callable[[], object]) -> int:
-    with Largest() as seen:
-        call()
-    return seen.elements
 
 
 def test_nothing_of_batch_times_labels_is_ever_made() -> None:
