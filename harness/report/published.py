@@ -23,6 +23,7 @@ from harness.report.cells import Cell, Figure, Table, column_cells
 from harness.report.compare import LEVEL, ahead_of, holm, p_value
 from harness.report.results import ROWS, Floats, Results, conditions, warn
 from harness.report.rows import Settings, better, changes, default_settings, digits, is_metric, settings, value
+from harness.report.tables import render_template
 from harness.runs.record import RunRecord, is_trial
 from harness.settings.published import COLUMNS, PublishedRow, PublishedTable, settings_elsewhere, varied_keys
 
@@ -172,11 +173,9 @@ def _row_result(table: PublishedTable, row: PublishedRow, dataset: str, varied: 
 
 def _format_setting(key: str, value: Any) -> str:
     """A setting for people; of a group of settings those that are given."""
-    return (
-        ", ".join(_format_setting(name, one) for name, one in value.items())
-        if isinstance(value, dict)
-        else f"{key}={value}"
-    )
+    if isinstance(value, dict):
+        return ", ".join(_format_setting(name, one) for name, one in value.items())
+    return f"{key}={value}"
 
 
 def merged(rows: list[RowResult]) -> list[RowResult]:
@@ -482,68 +481,27 @@ def _words(row: RowResult) -> list[str]:
 
 
 def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
-    """What a reader has to know to believe the figures."""
-    sentences = [f"{table.declared.source}."]
-    if table.records:
-        sentences += _about(table)
-        sentences.append(_tests(table, tests))
-    sentences.append("X: nothing measured." if any(row.method and not row.records for row in table.rows) else "")
-    if table.own:
-        sentences.append(
-            f"Settings: methods/tuned/{table.declared.table}.yaml, which says where each row has them from."
-        )
-    elif table.published:
-        sentences.append("In brackets: the paper's figure and ours minus it; a question mark is a known slip.")
-    elif table.records:
-        whose = "It was not tuned" if table.declared.own else "The paper has no figures"
-        sentences.append(f"{whose} for this dataset: a row is its method with what the table varies.")
-    return " ".join(filter(None, sentences))
-
-
-def _about(table: TableResult) -> list[str]:
-    """Selection rule, filter, propensity, seeds, versions: what all runs of the table share, or how they differ."""
+    """What all runs of the table share, or how they differ: selection, seeds, filter, versions, tests."""
     records = table.records
-    first = records[0]
-    held = {bool((one.config.get("validation") or {}).get("size")) for one in records}
-    last, best = "the last epoch, no test row chose it", "the epoch best on validation rows"
-    chosen = f"{best}, or without them, the last epoch" if len(held) > 1 else best if True in held else last
-    constants = first.dataset.get("propensity")
-    weights = f"propensity {constants['a']} / {constants['b']}" if constants else "no propensity"
-    seeds = sorted({one.config["seed"] for one in records})
-    spread = f"mean ± standard deviation over seeds ({', '.join(map(str, seeds))})"
-    sentences = [
-        f"Percent on test rows of {chosen}; {spread if len(seeds) > 1 else f'one run each, seed {seeds[0]}'}.",
-        f"Filter pairs {'masked before ranking' if first.dataset.get('filter') else 'not masked'}; {weights}; encoder "
-        f"{', '.join(sorted({one.config['encoder'] for one in records}))}; {_format_versions(records)}.",
-    ]
-    if table.base:
-        sentences.append(f"Changed from the defaults: {', '.join(map(str, table.base))}.")
-        touched = {name for change in table.base for name in change.methods}
-        if all(change.methods for change in table.base) and {one.config["method"] for one in records} - touched:
-            sentences.append("Other methods have theirs: a difference may be one of settings, not of methods.")
-    if table.left_out:
-        sentences.append(f"{table.left_out} runs of other data or versions are left out.")
-    return sentences
-
-
-def _format_versions(records: Sequence[RunRecord]) -> str:
-    first = records[0]
-    versions = sorted({str(one.environment.get("harness", "?")) for one in records})
-    torch = sorted({str(one.environment.get("packages", {}).get("torch", "?")) for one in records})
-    digest = str(first.dataset.get("digest", ""))[:12]
-    return f"data {digest}, metrics v{first.metric_version}, harness {', '.join(versions)}, torch {', '.join(torch)}"
-
-
-def _tests(table: TableResult, tests: dict[str, Tested | None]) -> str:
-    done = {column: test for column, test in tests.items() if test is not None}
-    if not done:
-        return ""
-    against = dict.fromkeys(table.rows[test.baseline].label for test in done.values())
-    family = " (the best of each column)" if len(against) > 1 else ""
-    return (
-        f"{BETTER} better, {WORSE} worse than the best baseline, {', '.join(against)}{family}: paired test on rows, "
-        f"{100 * LEVEL:g} %, Holm's correction within a column."
+    touched = {name for change in table.base for name in change.methods}
+    others = {one.config["method"] for one in records} - touched
+    text = render_template(
+        "caption.txt.j2",
+        table=table,
+        data=records[0].dataset if records else {},
+        metric_version=records[0].metric_version if records else 0,
+        validated=sorted({bool((one.config.get("validation") or {}).get("size")) for one in records}),
+        seeds=sorted({one.config["seed"] for one in records}),
+        encoders=sorted({one.config["encoder"] for one in records}),
+        harnesses=sorted({str(one.environment.get("harness", "?")) for one in records}),
+        torches=sorted({str(one.environment.get("packages", {}).get("torch", "?")) for one in records}),
+        apart=all(change.methods for change in table.base) and bool(others),
+        against=list(dict.fromkeys(table.rows[test.baseline].label for test in tests.values() if test)),
+        better=BETTER,
+        worse=WORSE,
+        level=f"{100 * LEVEL:g}",
     )
+    return " ".join(text.split())
 
 
 def remarks(table: TableResult) -> list[str]:

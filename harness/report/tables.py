@@ -1,7 +1,8 @@
 """One `Table` as Markdown, LaTeX or CSV, and the templates of pages and tables; the HTML page has its own.
 
 Names and texts are other people's: in a template every value is escaped for the reader of its format unless it says
-`safe`. `templates/*.md.j2` have Jinja's usual signs, `*.tex.j2` has `<% %>` and `<< >>`, as braces are LaTeX's.
+`safe`; in `*.txt.j2`, a text for all forms, none is. `*.tex.j2` has `<% %>` and `<< >>`, as braces are LaTeX's; the
+others have Jinja's usual signs.
 
 Best is bold and second best underlined in all forms that people read. CSV is for programs: a column with figures
 becomes `mean`, `std`, `n`, `paper` and `difference`, which are numbers or empty.
@@ -134,9 +135,11 @@ def _environment(form: str) -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     signs: dict[str, str] = {}
-    escape: Callable[[str], str] = markdown_text
-    filters: dict[str, Callable[..., str]] = {"sentence": markdown_sentence, "code": markdown_code}
-    if form == "tex":
+    escape: Callable[[str], str] = str
+    filters: dict[str, Callable[..., str]] = {}
+    if form == "md":
+        escape, filters = markdown_text, {"sentence": markdown_sentence, "code": markdown_code}
+    elif form == "tex":
         from harness.report.latex import column_types, latex_text
 
         escape, filters = latex_text, {"column_types": lambda table: _safe(column_types(table))}
