@@ -19,7 +19,7 @@ from harness.settings.resolve import resolve
 from harness.settings.schema import RunConfig
 from harness.tracking import make_tracker
 from harness.train.evaluation import Evaluator, Rows, label_weights
-from harness.train.inputs import augmented, hold_out, text_length, tokenise, train_side
+from harness.train.inputs import augmented, text_length, tokenise, train_side, validation_split
 from harness.train.loop import train
 from harness.train.outcome import finish
 
@@ -69,7 +69,7 @@ def run(
 
     # 3  the dataset, prepared on first use; validation rows taken out of train where the config asks for it
     dataset = load(config.dataset, use_filter=config.filter)
-    kept, held = hold_out(dataset, config)
+    kept, held = validation_split(dataset, config)
     watch.lap("load_data")
 
     # 4  the encoder

@@ -32,7 +32,7 @@ from harness.settings.identity import BEFORE
 from harness.settings.layers import Layer, resolve_layers
 from harness.settings.method import Inputs, Parts, Ranker, load_method
 from harness.settings.schema import RunConfig
-from harness.train.inputs import hold_out, text_length, tokenise, train_side
+from harness.train.inputs import text_length, tokenise, train_side, validation_split
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -115,7 +115,7 @@ def rebuilt_inputs(record: RunRecord, config: RunConfig, data: Dataset) -> Input
     device = choose_device(config.device)
     encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
     require_same(record, "encoder", "identity", encoder.identity)
-    kept, _ = hold_out(data, config)
+    kept, _ = validation_split(data, config)
     tokens = tokenise(data, encoder, text_length(config, encoder), kept)
     # the run itself has warned of what there was to warn of
     return train_side(data, kept, tokens, encoder, device, config, lambda _: None)

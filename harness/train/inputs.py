@@ -1,4 +1,4 @@
-"""What a method is given: the train rows that are not held out for validation, the labels, and their tokens."""
+"""What a method is given: the train rows that are not validation rows, the labels, and their tokens."""
 
 import sys
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Tokens:
     labels: Ragged
 
 
-def hold_out(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split the train rows into those to train on and those for validation; a seeded draw, both sorted."""
     size, rows = config.validation.size, dataset.train.shape[0]
     count = round(size) if size >= 1 else round(size * rows)

@@ -17,7 +17,7 @@ from harness.runs.events import read_events
 from harness.runs.resume import find_earlier
 from harness.settings.layers import Layer
 from harness.settings.method import Inputs, Parts, load_method
-from harness.train.inputs import hold_out, tokenise, train_side
+from harness.train.inputs import tokenise, train_side, validation_split
 from tests.support.commands import call
 from tests.support.interrupted_runs import killed_after
 from tests.support.training_runs import DATASET, config, in_child, only_run
@@ -33,7 +33,7 @@ def frozen(**values: object) -> Any:
 def inputs_of(settings: Any) -> tuple[Inputs, dict[str, Any]]:
     """What a method would build from, and metadata about it."""
     dataset, encoder = load(settings.dataset), load_encoder("tiny", seed=0)
-    kept, _ = hold_out(dataset, settings)
+    kept, _ = validation_split(dataset, settings)
     tokens = tokenise(dataset, encoder, 32, kept)
     return with_augmented_rows(train_side(dataset, kept, tokens, encoder, "cpu", settings, print), settings)
 
@@ -84,7 +84,7 @@ def test_held_out_rows_are_never_counted() -> None:
     settings = config(augment="gandalf", validation={"size": 0.5}, augment_options={"delta": 0.0, "keep": "made"})
     inputs, metadata = inputs_of(settings)
     dataset = load(DATASET)
-    kept, held = hold_out(dataset, settings)
+    kept, held = validation_split(dataset, settings)
     counted = dataset.train[kept].toarray().astype(np.float64)
     seen = counted.any(axis=0)
     expected = (counted.T @ counted / np.maximum(counted.sum(axis=0), 1)[:, None])[seen]

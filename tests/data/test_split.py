@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from harness.data import load
 from harness.data.split import covered_draw
-from harness.train.inputs import hold_out
+from harness.train.inputs import validation_split
 from tests.support.training_runs import DATASET, config
 
 
@@ -51,7 +51,7 @@ def test_a_run_draws_them_by_its_seed() -> None:
     dataset = load(DATASET)
 
     def drawn(seed: int, draw: str) -> NDArray[np.int64]:
-        kept, validation_rows = hold_out(dataset, config(seed=seed, validation={"size": 0.2, "draw": draw}))
+        kept, validation_rows = validation_split(dataset, config(seed=seed, validation={"size": 0.2, "draw": draw}))
         assert np.array_equal(np.sort(np.concatenate([kept, validation_rows])), np.arange(dataset.train.shape[0]))
         assert len(validation_rows) == 48
         return validation_rows

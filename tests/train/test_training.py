@@ -21,7 +21,7 @@ from harness.runs.record import read_record
 from harness.settings.method import load_method
 from harness.train import Batch
 from harness.train.checkpoint import load_model
-from harness.train.inputs import hold_out, tokenise, train_side
+from harness.train.inputs import tokenise, train_side, validation_split
 from harness.train.objectives import psl
 from harness.train.timing import Timer
 from tests.support.training_runs import DATASET, STEPS, config, only_run, without_dropout
@@ -139,10 +139,10 @@ def test_training_stops_when_validation_no_longer_improves(workspace: Path) -> N
 
 def test_held_out_rows_are_never_trained_on() -> None:
     dataset, settings = load(DATASET), config(validation={"size": 0.25})
-    kept, held = hold_out(dataset, settings)
+    kept, held = validation_split(dataset, settings)
     assert len(held) == 60
     assert np.array_equal(np.sort(np.concatenate([kept, held])), np.arange(240))
-    assert not np.array_equal(held, hold_out(dataset, config(validation={"size": 0.25}, seed=1))[1])
+    assert not np.array_equal(held, validation_split(dataset, config(validation={"size": 0.25}, seed=1))[1])
 
 
 def test_learning_rates_without_measure_end_in_one_clear_line() -> None:

@@ -20,7 +20,7 @@ from harness.runs.metadata import describe, recorded
 from harness.settings.layers import Layer, merge, route_parameters
 from harness.settings.method import load_method, methods
 from harness.settings.schema import RunConfig
-from harness.train.inputs import hold_out
+from harness.train.inputs import validation_split
 
 _OWN_OPTIONS = {"method": "--methods", "dataset": "--datasets", "seed": "--seeds"}
 _ON_TEST_ROWS = "a bench compares figures of test rows; settings are searched by `sweep`"
@@ -124,7 +124,7 @@ def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[li
             continue
         try:
             loaded = load_once(dataset, use_filter=config.filter)
-            hold_out(loaded, config)
+            validation_split(loaded, config)
             described[place] = describe(loaded, config) | {"weights": encoder_weights(config)}
         except MissingDataError as error:  # a screenful, which has a command of its own
             first = str(error).splitlines()[0]

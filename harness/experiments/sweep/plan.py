@@ -20,7 +20,7 @@ from harness.settings.layers import Layer, flat, merge, route_parameters
 from harness.settings.method import load_method
 from harness.settings.schema import RECORD, SPEED, RunConfig
 from harness.tracking import make_tracker
-from harness.train.inputs import hold_out
+from harness.train.inputs import validation_split
 
 _OWN_OPTIONS = {name: f"--{name}" for name in ("method", "dataset", "encoder", "seed")}
 _FREE = marked(RECORD) | marked(SPEED)
@@ -48,7 +48,7 @@ def make_plan(request: Request, timing: Timing) -> Plan:
     space = _space(request, given, layers)
     dataset = load(request.dataset, use_filter=config.filter)
     _check_objectives(objectives, config, dataset)
-    hold_out(dataset, config)
+    validation_split(dataset, config)
     choose_device(config.device)
     epochs = config.params.get("epochs")
     checked: dict[str, Any] = {
