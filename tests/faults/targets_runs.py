@@ -277,7 +277,7 @@ def _read_scores(data: bytes, folder: Path) -> None:
 def _read_predictions(hostile: str) -> Read:
     def read(data: bytes, folder: Path) -> None:
         run = _vouched_run(folder, hostile, data)
-        read_predictions(Run(run, _record()), open_prepared(world().prepared), 4, 5)
+        read_predictions(Run(run, _record()), open_prepared(world().prepared), 4)
 
     return read
 

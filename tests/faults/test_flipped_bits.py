@@ -126,7 +126,7 @@ def test_predictions_are_refused(own_home: Path, records: dict[str, RunRecord], 
     data = open_prepared(prepared_folders()[record.dataset["digest"]])
 
     def read() -> str:
-        shown = read_predictions(Run(folder, record), data, 80, 5)
+        shown = read_predictions(Run(folder, record), data, 80)
         rows = Run(folder, record).scores(None, "P@1")
         scorers = [run_rows(folder, record, scorer) or {} for scorer in record.scorers]
         return digest(shown.ids, shown.scores, shown.hits, rows, *(scorer["P@5"] for scorer in scorers))

@@ -95,8 +95,8 @@ def test_in_a_run_folder(own_home: Path, records: dict[str, RunRecord], marker: 
     run = Run(folder, record)
     readers: dict[str, Callable[[], Any]] = {
         "record.json": lambda: read_record(folder),
-        "ids.npy": lambda: read_predictions(run, data, 80, 5),
-        "scores.npy": lambda: read_predictions(run, data, 80, 5),
+        "ids.npy": lambda: read_predictions(run, data, 80),
+        "scores.npy": lambda: read_predictions(run, data, 80),
         "per_row.npy": lambda: run_rows(folder, record, "concat"),
         "per_row.de.npy": lambda: run_rows(folder, record, "de"),
         "model/model.safetensors": lambda: load_run(str(folder)),
