@@ -22,7 +22,8 @@ from harness.runs.record import read_record
 from tests.faults.accounts import Account
 from tests.support.commands import call
 from tests.support.forks import fork_jobs
-from tests.support.sweeps import SETTINGS, SWEEP, alive, begun, by_slot, planned, states, stopped_in_training, wait_for
+from tests.support.sweeps import SETTINGS, SWEEP, alive, begun, by_slot, planned, states, stopped_in_training
+from tests.support.tracked_runs import eventually
 from tests.support.training_runs import begin_child, exit_code
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -166,7 +167,7 @@ def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixtur
         family.update(psutil.Process().children(recursive=True))
         os.kill(os.getpid(), signal.SIGINT)
         try:
-            wait_for(lambda: waiting_signals(pid))
+            eventually(lambda: waiting_signals(pid))
         finally:
             os.kill(pid, signal.SIGCONT)
 

@@ -7,11 +7,9 @@ import signal
 import sqlite3
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Container
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,9 @@ from harness.experiments.sweep.plan import make_plan
 from harness.experiments.sweep.space import suggest
 from harness.experiments.sweep.study import join, open_storage, open_study
 from harness.experiments.sweep.trials import claim, fill, make_sampler
-from harness.io.files import read_json
-from tests.support.training_runs import DATASET, limit_lifetime
+from harness.io.files import home, read_json
+from tests.support.tracked_runs import eventually
+from tests.support.training_runs import DATASET, begin_child, exit_code
 
 SETTINGS = (
     "batch_size=60",
@@ -115,16 +114,6 @@ def by_slot(study: Study) -> dict[int, list[FrozenTrial]]:
     return found
 
 
-def wait_for(happened: Callable[[], Any], seconds: float = 300.0) -> Any:
-    """What `happened` returns as soon as it is true."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := happened():
-            return found
-        time.sleep(0.01)
-    raise AssertionError("did not happen in time")
-
-
 def training_workers(folder: Path) -> dict[int, Path]:
     """Run folders of a study that a living process has saved a checkpoint in, by its pid."""
     found = {}
@@ -150,13 +139,13 @@ def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Pa
             if pid in but:
                 continue
             os.kill(pid, signal.SIGSTOP)
-            wait_for(lambda: stands_still(pid))  # noqa: B023
+            eventually(lambda: stands_still(pid), pause=0.01)  # noqa: B023
             if not (run / "record.json").exists() and can_be_written(folder / "study.db"):
                 return pid, run
             os.kill(pid, signal.SIGCONT)  # its trial came to its end in this very moment
         return None
 
-    found: tuple[int, Path] = wait_for(caught)
+    found: tuple[int, Path] = eventually(caught, seconds=300, pause=0.01)
     return found
 
 
@@ -191,18 +180,7 @@ def alive(pid: int) -> bool:
 
 def in_processes(count: int, work: Callable[[int], None]) -> None:
     """Does the work in so many forked processes at once; none may fail."""
-    children = []
-    for number in range(count):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                limit_lifetime()
-                work(number)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * count
+    said = [home().with_name(f"process-{number}") for number in range(count)]
+    children = [begin_child(partial(work, number), said[number]) for number in range(count)]
+    codes = [exit_code(child) for child in children]
+    assert codes == [0] * count, [path.read_text() for path in said]

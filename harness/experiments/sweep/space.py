@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from harness.errors import DataError, UserError
+from harness.errors import UserError
 from harness.io.yaml import parse_yaml
 from harness.model import learning_rates
 from harness.settings.identity import marked
@@ -241,7 +241,7 @@ def _inline(name: str, written: str) -> SearchRange:
     first, *others = (part.strip() for part in written.split(":"))
     values: dict[str, Any] = {}
     if written.startswith("["):
-        values["choices"] = _parsed(written, where)
+        values["choices"] = parse_yaml(written, where)
     elif not others:
         raise UserError(f"{where}: one value is no range (--set fixes a value); write {_FORMS.format(name)}")
     else:
@@ -261,15 +261,8 @@ def _inline(name: str, written: str) -> SearchRange:
         raise UserError(f"{where}: {fault['msg'].removeprefix('Value error, ')}") from error
 
 
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return parse_yaml(text, where)
-    except DataError as error:
-        raise UserError(str(error)) from error
-
-
 def _number(text: str, where: str) -> int | float:
-    value = _parsed(text, where) if text else None
+    value: Any = parse_yaml(text, where) if text else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST <= value <= _LARGEST:
         raise UserError(f"{where}: {text!r} is not a number; choices are written [a,b]")
     return value

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import Pruned, Terminated, UserError, terminate
+from harness.experiments.jobs import REFUSED
 from harness.experiments.sweep import Plan, plan_from
 from harness.experiments.sweep.runs import left_behind, trial_runs
 from harness.experiments.sweep.space import settings_of, suggest
@@ -121,31 +122,25 @@ class Attempt:
 
     def _validated(self, epoch: int, scores: dict[str, float]) -> None:
         """Report the value of an epoch; ends a trial that others are clearly ahead of."""
-        from optuna.exceptions import StorageInternalError
+        from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
         from sqlalchemy.exc import OperationalError
 
+        plan, values = self._plan, [scores[name] for name in self._plan.objectives]
         try:
             self._require_own()
             if not self._named:
-                own = next((one for one in trial_runs(self._plan.runs, self._group) if one.slot == self.slot), None)
+                own = next((one for one in trial_runs(plan.runs, self._group) if one.slot == self.slot), None)
                 self._name(own.folder.name if own else "")
-            self._report(epoch, scores)
-        except (StorageInternalError, OperationalError) as error:  # may be missed, unlike the end
-            self._say(f"the study's database did not take the value of epoch {epoch}: {str(error).splitlines()[0]}")
-
-    def _report(self, epoch: int, scores: dict[str, float]) -> None:
-        from optuna.exceptions import UpdateFinishedTrialError
-
-        values = [scores[name] for name in self._plan.objectives]
-        try:
             if len(values) > 1:
                 self._trial.set_user_attr("epoch", [epoch, *values])
             elif epoch not in self._reported:
                 self._trial.report(values[0], epoch)
+            if plan.pruning and self._trial.should_prune():
+                raise Pruned(f"pruned in epoch {epoch}: {plan.objectives[0]} {values[0]:.2f} is behind other trials")
         except UpdateFinishedTrialError as error:
             raise Overtaken from error
-        if self._plan.pruning and self._trial.should_prune():
-            raise Pruned(f"pruned in epoch {epoch}: {self._plan.objectives[0]} {values[0]:.2f} is behind other trials")
+        except (StorageInternalError, OperationalError) as error:  # may be missed, unlike the end
+            self._say(f"the study's database did not take the value of epoch {epoch}: {str(error).splitlines()[0]}")
 
     def _require_own(self) -> None:
         now = self._study._storage.get_trial(self._id)
@@ -246,7 +241,7 @@ def _end_with_the_sweep() -> None:
 
 def _refuse(reason: str) -> int:
     print(f"error: {printable_lines(reason)}", file=sys.stderr, flush=True)  # noqa: T201
-    return 2
+    return REFUSED
 
 
 if __name__ == "__main__":
