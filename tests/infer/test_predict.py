@@ -171,17 +171,6 @@ def test_labels_are_encoded_once(
     assert (label_vectors(unidec, "concat")[:, :32] == label_vectors(unidec, "de")).all()
 
 
-def test_a_damaged_cache_is_built_again(unidec: TrainedRun, counted: list[tuple[str, ...]], workspace: Path) -> None:
-    """fault 68"""
-    first = predict(unidec, ["some text"])
-    (file,) = workspace.rglob("vectors.npy")
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 0x40
-    file.write_bytes(content)
-    assert predict(unidec, ["some text"]) == first
-    assert len(counted) == 2
-
-
 # ---------------------------------------------------------------- the command line
 
 

@@ -4,9 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,8 @@ from tests.faults.accounts import Account
 from tests.support.commands import call
 from tests.support.servers import free_port
 from tests.support.small_models import write_model
-from tests.support.tracked_runs import stored_runs
+from tests.support.tracked_runs import eventually, stored_runs
+from tests.support.training_runs import begin_child, exit_code
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {
@@ -112,17 +110,11 @@ def test_the_user_interface_listens_to_this_machine_alone(
 ) -> None:
     """fault 70: a real `harness ui`, by the sockets that its processes hold"""
     port = free_port()
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "harness", "ui", "--port", str(port)], cwd=ROOT, stdout=log, stderr=log
-        )
+    server = begin_child(lambda: call("ui", "--port", str(port)), tmp_path / "log")
     try:
-        deadline = time.monotonic() + 200
-        while not answers("127.0.0.1", port):
-            assert server.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+        eventually(lambda: answers("127.0.0.1", port) or os.waitpid(server, os.WNOHANG)[0])
+        assert answers("127.0.0.1", port), (tmp_path / "log").read_text()
+        family = [psutil.Process(server), *psutil.Process(server).children(recursive=True)]
         sockets = [one for process in family for one in process.net_connections("inet") if one.status == "LISTEN"]
         addresses = {one.laddr.ip for one in sockets}
         assert (addresses, {one.laddr.port for one in sockets}) == ({"127.0.0.1"}, {port})
@@ -132,8 +124,8 @@ def test_the_user_interface_listens_to_this_machine_alone(
         reached = [address for address in sorted(others - {"127.0.0.1"}) if answers(address, port)]
         assert reached == []
     finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
+        os.kill(server, signal.SIGTERM)
+        exit_code(server)
     psutil.wait_procs(family, timeout=60)
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     account.did(
