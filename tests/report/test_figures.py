@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,20 +27,21 @@ from harness.report.rows import default_settings, peak_memory
 from harness.runs.record import RunRecord
 from harness.settings.layers import Layer, parse_override
 from harness.settings.published import MATRIX, published_table
-from tests.support.figure_runs import DATASET, config_of, results, run, world
-from tests.support.setting_runs import nested, setting_run
+from harness.settings.resolve import resolve
+from tests.support.figure_runs import DATASET, config_of, nested, results, run, world
 
-HOSTILE = ("_hidden", "$a_b^{$", "<script>alert(1)</script>", "\x00\x1b[31m\n", "\ud800", "", "名" * 5, "x" * 300)
+HOSTILE = ("_$a_b^{$<script>", "\x00\x1b[31m\n名", "\ud800", "", "x" * 300)
+GANDALF = {
+    "augment": "gandalf", "augment_options.labels": 1.0, "augment_options.order": "random", "augment_options.delta": 0.1
+}  # fmt: skip
 NUMBERS = st.integers(0, 6).map(float) | st.floats(-1e6, 1e6)
 
 
-def drawn(name: str, found: Results) -> Drawing:
-    """The figure, which must be a picture with words."""
+def drawing(name: str, found: Results) -> Drawing:
+    """The figure, which must not be missing."""
     result = draw_figure(name, found, DATASET)
     assert isinstance(result, Drawing), result
-    assert png_metadata(result.png)[0] > 500
     assert result.caption
-    assert "\x00" not in result.alt + result.caption
     return result
 
 
@@ -66,12 +66,6 @@ def unpainted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return kept
 
 
-def data_of(name: str, found: Results) -> pd.DataFrame:
-    result = draw_figure(name, found, DATASET)
-    assert isinstance(result, Drawing), result
-    return result.data
-
-
 # which runs
 
 
@@ -82,7 +76,7 @@ def groups_of(*records: RunRecord) -> dict[tuple[str, str], list[int]]:
 
 def test_only_finished_runs_on_test_rows_of_the_dataset_count() -> None:
     """fault 61: a failed run is in no figure"""
-    trial = run(moment=3, seed=3, config=config_of("dpr", evaluate="validation") | {"seed": 3})
+    trial = run(moment=3, seed=3, settings={"evaluate": "validation"})
     elsewhere = run(moment=4, seed=4, dataset={"name": "lf-other", "digest": "cd", "filter": True})
     nameless = run(moment=5, seed=5, config={"seed": 5})
     failed = run(moment=2, seed=2, status="failed")
@@ -112,8 +106,8 @@ def test_versions_never_share_a_figure_and_the_rest_is_told() -> None:
 
 def test_a_method_is_shown_with_its_default_settings_by_encoder() -> None:
     default = run("dpr", moment=1)
-    changed = run("dpr", moment=2, seed=1, config=config_of("dpr", params__batch_size=7) | {"seed": 1})
-    elsewhere = run("ance", moment=3, config=config_of("ance", params__batch_size=7))
+    changed = run("dpr", moment=2, seed=1, settings={"params.batch_size": 7})
+    elsewhere = run("ance", moment=3, settings={"params.batch_size": 7})
     found = comparable(results(default, changed, elsewhere), DATASET)
     groups = default_runs(found)
     assert [(group.method, list(group.records.values())) for group in groups] == [("dpr", [default])]
@@ -122,7 +116,7 @@ def test_a_method_is_shown_with_its_default_settings_by_encoder() -> None:
     del older["params"]["batch_size"], older["search"]  # a setting that an older record lacks is no difference
     assert groups_of(run(moment=1, config=older), run(moment=2, seed=1)) == {("dpr", "static"): [0, 1]}
     records = [run(name, moment=at) for at, name in enumerate(("dpr", "ance", "zeroshot"))]
-    records.append(run("zeroshot", moment=4, config=config_of("zeroshot", encoder="minilm")))
+    records.append(run("zeroshot", moment=4, settings={"encoder": "minilm"}))
     groups = default_runs(comparable(results(*records), DATASET))
     assert titles(groups) == ["ance", "dpr", "zeroshot (minilm)", "zeroshot"]
     # a method of another package is shown as it was run most often
@@ -135,8 +129,8 @@ def test_a_method_is_shown_with_its_default_settings_by_encoder() -> None:
 
 def test_only_the_named_settings_of_a_variant_may_differ() -> None:
     right = picked(2, 3, 2.0)
-    other = setting_run("unidec", {"params.beta": 2, "params.eta": 3, "params.epochs": 99}, seed=1)
-    alien = setting_run("unidec", {"params.beta": 2, "params.eta": 3, "encoder": "tiny"}, seed=2)
+    other = run("unidec", seed=1, settings={"params.beta": 2, "params.eta": 3, "params.epochs": 99})
+    alien = run("unidec", seed=2, settings={"params.beta": 2, "params.eta": 3, "encoder": "tiny"})
     variants = [{"beta": 2, "eta": 3}, {"beta": 4, "eta": 3}]
     found = find_variants([right, other, alien], "unidec", DATASET, variants)
     assert found.groups == (Group("unidec", "static", {0: right}), None)
@@ -194,7 +188,7 @@ def test_committed_runs_are_drawn_without_overlaps_and_in_readable_size(
 ) -> None:
     from matplotlib.text import Text
 
-    data_of(name, committed)
+    drawing(name, committed)
     (figure,) = unpainted
     written = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert min(text.get_fontsize() for text in written) >= 8
@@ -215,20 +209,24 @@ def test_equal_results_give_equal_bytes_whatever_the_user_has_set() -> None:
     """fault 63: the bytes depend neither on the user's matplotlib settings nor on what was drawn before"""
     import matplotlib
 
-    once = drawn("tradeoff", world())
+    once = drawing("tradeoff", world())
     with matplotlib.rc_context({"font.size": 20, "axes.grid": False, "lines.linewidth": 9}):
-        drawn("course", world())
-        assert drawn("tradeoff", world()).png == once.png
+        drawing("course", world())
+        assert drawing("tradeoff", world()).png == once.png
         assert matplotlib.rcParams["font.size"] == 20
     assert png_metadata(once.png)[2] == data_digest(once.data)
 
 
-@pytest.mark.parametrize("name", ["tradeoff", "bins", "course", "neighbours"])
-def test_hostile_names_are_drawn_as_they_are(name: str) -> None:
+def test_hostile_names_are_drawn_as_they_are(request: pytest.FixtureRequest) -> None:
     """fault 64: names with $ _ & < > and control characters do not break a figure"""
     configs = [{"method": method, "encoder": "static", "seed": 0} for method in HOSTILE]
     made = results(*(run(p1=40.0 + place, moment=place, config=one) for place, one in enumerate(configs)))
-    drawn(name, replace(made, neighbours=neighbours([*HOSTILE[:3], ""])))
+    made = replace(made, neighbours=neighbours([*HOSTILE[:3], ""]))
+    found = [drawing("tradeoff", made)]
+    assert png_metadata(found[0].png)[0] > 500
+    request.getfixturevalue("unpainted")
+    found += [drawing(name, made) for name in ("bins", "course", "neighbours")]
+    assert not any("\x00" in one.alt + one.caption for one in found)
 
 
 # what is missing
@@ -251,23 +249,20 @@ def test_without_evidence_a_figure_says_which_command_makes_it(name: str) -> Non
 @pytest.mark.parametrize(("name", "runs"), [("iterations", 2), ("subsampling", 8), ("positives", 12)])
 def test_the_commands_make_exactly_the_runs_that_the_figure_takes(name: str, runs: int) -> None:
     """Each command is resolved as bench resolves it, and the figure is drawn from runs with these settings."""
-    from harness.run import resolve_config
-
     records: list[RunRecord] = []
     for line in missing(name).command.splitlines():
         words = shlex.split(line)[4:]
         options = list(zip(words[::2], words[1::2], strict=True))
         method = dict(options)["--methods"]
         layers = [Layer("--set", parse_override(value)) for option, value in options if option == "--set"]
-        config, _ = resolve_config(method, dict(options)["--datasets"], layers)
-        steps: list[float | None] = [1.0, 2.0]
+        config, _ = resolve(method, dict(options)["--datasets"], layers)
         names = ("step", "train/epoch", "validation/P@1", "validation/PSP@5", "train/positives")
-        scores = {"P@1": 1.0 + len(records), "PSP@5": 2.0}
-        record = setting_run(method, {}, metrics=scores, curves=dict.fromkeys(names, steps))
-        changed = {"config": config.model_dump(mode="json"), "run_id": f"r{len(records)}"}
-        records.append(record.model_copy(update=changed))
+        metrics = {"P@1": 1.0 + len(records), "PSP@5": 2.0}
+        curves = {key: [1.0, 2.0] for key in names}
+        dumped = config.model_dump(mode="json")
+        records.append(run(method, moment=len(records), config=dumped, metrics=metrics, curves=curves))
     assert len(records) == runs
-    assert "Not run" not in drawn(name, Results(tuple(records))).caption
+    assert "Not run" not in drawing(name, results(*records)).caption
 
 
 def test_numbers_that_no_axis_can_hold_are_told_and_faults_of_the_program_are_not_hidden(
@@ -301,7 +296,7 @@ def test_a_training_stands_in_the_benchmark_once_the_best_first(unpainted: list[
     heads = {name: {"P@1": p1, "PSP@5": p1 / 2} for name, p1 in (("concat", 70.0), ("de", 90.0), ("clf", 95.0))}
     made = [of_the_benchmark("unidec", 70.0, metrics=heads["concat"], scorers=heads)]
     made += [of_the_benchmark("dpr", p1, seed) for seed, p1 in enumerate((30.0, 90.0))]
-    data = data_of(MATRIX, results(*made, of_the_benchmark("zeroshot", 72.0)))
+    data = drawing(MATRIX, results(*made, of_the_benchmark("zeroshot", 72.0))).data
     assert data[["method", "subject", "seeds", "P@1", "PSP@5"]].to_numpy().tolist() == [
         ["zero-shot", False, 1, 72.0, 36.0],
         ["UniDEC", True, 1, 70.0, 35.0],
@@ -327,7 +322,7 @@ def test_the_frontier_is_what_no_point_beats(points: list[tuple[float, float]], 
 
 
 def test_points_are_means_over_seeds_with_their_spread(unpainted: list[Any]) -> None:
-    data = data_of("tradeoff", results(run(p1=58), run(p1=62, seed=1, moment=1)))
+    data = drawing("tradeoff", results(run(p1=58), run(p1=62, seed=1, moment=1))).data
     # (58 + 3) / 2 and (62 + 3) / 2; (58 + 9) / 2 and (62 + 9) / 2
     assert data[["method", "P@1", "PSP@1", "frontier"]].to_numpy().tolist() == [["dpr", 31.5, 34.5, True]]
     assert data["P@1 std"].tolist() == pytest.approx([np.sqrt(2)])
@@ -339,7 +334,7 @@ def test_costs_are_those_of_the_training_and_what_trains_nothing_stands_apart(un
     assert peak_memory(run(peak_memory_gib=0.5, training={"peak_memory_gib": 2.0})) == 2.0
     made = [run("zeroshot", 40, training={}), run("dpr", 50, moment=1, training={"seconds": 1})]
     made += [run("unidec", 60, moment=2, training={"seconds": 1000}), run("ance", 45, 0, 3, training={"seconds": 2})]
-    data = data_of("cost-time", results(*made))
+    data = drawing("cost-time", results(*made)).data
     assert data["method"].tolist() == ["zeroshot", "dpr", "ance", "unidec"]
     assert data["frontier"].tolist() == [True, True, False, True]
     axis = unpainted[0].axes[0]
@@ -352,18 +347,18 @@ def test_bins_sum_to_the_metric_and_runs_without_numbers_are_left_out(unpainted:
     bins = run().contributions
     for place, (name, value) in enumerate((("P@5", None), ("P@5", "x"), ("PSP@5", float("nan")), ("labels", [1]))):
         made.append(run("ngame", moment=3 + place, contributions=[{**bins[0], name: value}, *bins[1:]]))
-    data = data_of("bins", results(*made))
+    data = drawing("bins", results(*made)).data
     assert data["method"].tolist() == ["ance", "dpr", "ance", "dpr"]
     assert data["all"].tolist() == pytest.approx([14.0, 10.5, 15.0, 11.5])
     assert data["all"].tolist() == pytest.approx(data[["head", "torso", "tail"]].sum(axis=1).tolist())
-    assert set(data_of("bins", results(run(psp=False)))["metric"]) == {"P@5"}
+    assert set(drawing("bins", results(run(psp=False))).data["metric"]) == {"P@5"}
 
 
 # trainings
 
 
 def test_epochs_of_several_stages_are_counted_through(unpainted: list[Any]) -> None:
-    data = data_of("course", results(run(p1=60), run(p1=60, seed=2, moment=1)))
+    data = drawing("course", results(run(p1=60), run(p1=60, seed=2, moment=1))).data
     loss = data[data["curve"] == "train/loss"]
     assert loss["epoch"].tolist() == list(range(1, 13))
     assert loss["stage"].tolist() == [0] * 6 + [1] * 6
@@ -382,7 +377,8 @@ def validated(kind: str, top: float, steps: int, seed: int = 0, size: float = 0.
         "validation/P@1": [90.0, 91.0, top / 2, top, None],
         "validation/PSP@5": [90.0, 91.0, top / 3, top, top + 1],
     }
-    return setting_run("renee", {"augment": kind, "validation.size": size}, seed=seed, curves=curves)
+    changed = {"augment": kind, "validation.size": size, **(GANDALF if kind == "gandalf" else {})}
+    return run("renee", seed=seed, settings=changed, curves=curves)
 
 
 def test_iterations_are_those_of_the_last_stage_at_steps_that_all_seeds_have() -> None:
@@ -392,7 +388,7 @@ def test_iterations_are_those_of_the_last_stage_at_steps_that_all_seeds_have() -
     assert found["std"].tolist() == pytest.approx([np.sqrt(2), 2 * np.sqrt(2)])
     assert last_stage(group, "PSP@5")["step"].tolist() == [10, 20, 30]
     plain: dict[str, list[float | None]] = {"step": [5.0, 9.0], "validation/P@1": [1.0, 2.0]}
-    group = Group("renee", "static", {0: setting_run("renee", {}, curves=plain)})
+    group = Group("renee", "static", {0: run("renee", curves=plain)})
     assert last_stage(group, "P@1")["step"].tolist() == [5, 9]
     assert last_stage(group, "PSP@5").empty
 
@@ -403,8 +399,7 @@ def test_iterations_compare_runs_with_the_same_validation_rows(unpainted: list[A
     pair = [validated(kind, 60, 9, size=0.2) for kind in ("none", "gandalf")]
     for record in pair:
         del record.curves["validation/PSP@5"]
-    found = draw_figure("iterations", Results((validated("none", 50, 9), *pair)), DATASET)
-    assert isinstance(found, Drawing)
+    found = drawing("iterations", Results((validated("none", 50, 9), *pair)))
     assert "20% of the train rows" in found.caption
     assert set(found.data["metric"]) == {"P@1"}
 
@@ -412,15 +407,14 @@ def test_iterations_compare_runs_with_the_same_validation_rows(unpainted: list[A
 def thinned(share: float, order: str, score: float, seed: int = 0) -> RunRecord:
     changed: dict[str, Any] = {"augment": "none"}
     if share:
-        changed = {"augment": "gandalf", "augment_options.labels": share, "augment_options.order": order}
-    return setting_run("renee", changed, seed=seed, metrics={"P@1": score, "PSP@5": score + 5})
+        changed = {**GANDALF, "augment_options.labels": share, "augment_options.order": order}
+    return run("renee", seed=seed, settings=changed, metrics={"P@1": score, "PSP@5": score + 5})
 
 
 def test_subsampling_lines_share_their_ends_and_say_what_was_not_run(unpainted: list[Any]) -> None:
     runs = [thinned(0, "", 50), thinned(0.25, "random", 53), thinned(0.5, "tail-first", 57), thinned(1, "random", 60)]
     runs.append(thinned(0, "", 52, seed=1))
-    found = draw_figure("subsampling", Results(tuple(runs)), DATASET)
-    assert isinstance(found, Drawing)
+    found = drawing("subsampling", Results(tuple(runs)))
     first = found.data[found.data["metric"] == "P@1"]
     assert first[["order", "share", "mean"]].to_numpy().tolist() == [
         ["random", 0.0, 51.0], ["random", 0.25, 53.0], ["random", 1.0, 60.0],
@@ -432,19 +426,20 @@ def test_subsampling_lines_share_their_ends_and_say_what_was_not_run(unpainted: 
     missing("subsampling", *runs[:2])
 
 
-def picked(beta: int, eta: int, positives: float, seed: int = 0) -> RunRecord:
+def picked(beta: int, eta: int, positives: float, seed: int = 0, **about: Any) -> RunRecord:
     """The mean of the last five epochs is `positives`."""
     course = [99.0, 0.5, positives - 1, positives, positives, positives, positives + 1]
     curves: dict[str, list[float | None]] = {"step": [float(at) for at in range(7)], "train/positives": [*course]}
-    return setting_run("unidec", {"params.beta": beta, "params.eta": eta}, seed=seed, curves=curves)
+    changed = {"params.beta": beta, "params.eta": eta}
+    data = {**run().dataset, "statistics": {"labels_per_row": 2.512}, **about}
+    return run("unidec", seed=seed, settings=changed, curves=curves, dataset=data)
 
 
 def test_positives_are_the_mean_of_the_last_epochs_over_beta_for_each_eta(unpainted: list[Any]) -> None:
-    assert mean_positives(setting_run("unidec", {}, curves={"step": [1.0], "train/positives": [None]})) is None
+    assert mean_positives(run(curves={"step": [1.0], "train/positives": [None]})) is None
     runs = [picked(beta, eta, 1 + 0.1 * beta + 0.05 * eta, seed) for beta in BETAS for eta in ETAS for seed in (0, 1)]
-    old = setting_run("unidec", {"params.beta": 1, "params.eta": 6}, digest="e" * 64, curves=runs[0].curves)
-    found = draw_figure("positives", Results((*runs, old)), DATASET)
-    assert isinstance(found, Drawing)
+    old = picked(1, 6, 1.4, digest="e" * 64)
+    found = drawing("positives", Results((*runs, old)))
     line = found.data[found.data["eta"] == 6]
     assert line["mean"].tolist() == pytest.approx([1.4, 1.5, 1.6, 1.7])
     assert "2.51 labels" in found.caption
@@ -485,10 +480,9 @@ def study(**changes: Any) -> Study:
     return Study.model_validate({**values, **changes})
 
 
-def test_the_sweep_with_most_complete_trials_is_drawn(unpainted: list[Any]) -> None:
+def test_the_sweep_with_most_complete_trials_is_drawing(unpainted: list[Any]) -> None:
     both = study(objectives=["P@1", "PSP@5"])
-    found = draw_figure("sweep", Results((), (study(name="small", trials=both.trials[:2]), both)), DATASET)
-    assert isinstance(found, Drawing)
+    found = drawing("sweep", Results((), (study(name="small", trials=both.trials[:2]), both)))
     assert found.data[["trial", "beta", "P@1"]].to_numpy().tolist() == [[1, 2, 61], [2, 3, 62], [3, 4, 63]]
     for words in ("the 3 complete trials", "1 were ended early", "1 more study"):
         assert words in found.caption
@@ -512,8 +506,7 @@ def neighbours(labels: list[str]) -> dict[str, Neighbours]:
 
 
 def test_neighbours_say_how_true_they_are(unpainted: list[Any]) -> None:
-    found = neighbours(["a", "b"])[DATASET].model_copy(update={"items": 1234, "true_share": 0.0325})
-    drawing = draw_figure("neighbours", Results((), neighbours={DATASET: found}), DATASET)
-    assert isinstance(drawing, Drawing)
-    assert "1,234 labels" in drawing.caption
-    assert drawing.data["share"].tolist() == [1.0, 0.5, 1.0, 0.5]
+    of_dataset = neighbours(["a", "b"])[DATASET].model_copy(update={"items": 1234, "true_share": 0.0325})
+    found = drawing("neighbours", Results((), neighbours={DATASET: of_dataset}))
+    assert "1,234 labels" in found.caption
+    assert found.data["share"].tolist() == [1.0, 0.5, 1.0, 0.5]

@@ -21,8 +21,8 @@ from harness.report.page import SCRIPTS, build_page, packed, page_data, rounded,
 from harness.report.results import Results
 from harness.report.rows import default_settings
 from harness.runs.record import RunRecord
+from tests.support.figure_runs import nested
 from tests.support.made_page import picture, record
-from tests.support.setting_runs import nested
 
 HOSTILE = (
     "</script><script>window.owned=1</script>",

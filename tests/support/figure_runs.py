@@ -1,24 +1,43 @@
 """Made-up run records for the tests of figures."""
 
+import copy
 from typing import Any
 
 from harness.report.results import Results
 from harness.report.rows import default_settings
 from harness.runs.record import RunRecord
-from tests.support.setting_runs import nested
 
 DATASET = "lf-pydocstitles"
 BINS = ("head", "torso", "tail")
 
 
-def config_of(method: str, dataset: str = DATASET, **changes: Any) -> dict[str, Any]:
-    """The config of a run with a method's default settings; `changes` by dotted key, with __ for the dot."""
-    flat = {**(default_settings(method, dataset) or {}), **{key.replace("__", "."): changes[key] for key in changes}}
-    return {"method": method, "encoder": "static", "dataset": dataset, "seed": 0, "params": {}} | nested(flat)
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys as a config has them."""
+    config: dict[str, Any] = {}
+    for key, value in flat.items():
+        *places, last = key.split(".")
+        inner = config
+        for place in places:
+            inner = inner.setdefault(place, {})
+        inner[last] = copy.deepcopy(value)
+    return config
+
+
+def config_of(method: str, settings: dict[str, Any] | None = None, seed: int = 0) -> dict[str, Any]:
+    """The config of a run with a method's default settings but for those given, by dotted key."""
+    flat = {**(default_settings(method, DATASET) or {}), **(settings or {})}
+    names = {"method": method, "dataset": DATASET, "seed": seed}
+    return {"encoder": "static", "params": {}} | nested(flat) | names
 
 
 def run(
-    method: str = "dpr", p1: float = 60.0, seed: int = 0, moment: int = 0, psp: bool = True, **changes: Any
+    method: str = "dpr",
+    p1: float = 60.0,
+    seed: int = 0,
+    moment: int = 0,
+    settings: dict[str, Any] | None = None,
+    psp: bool = True,
+    **changes: Any,
 ) -> RunRecord:
     """A finished run; its figures follow from P@1 and the seed alone."""
     families = ("P", "PSP") if psp else ("P",)
@@ -30,7 +49,7 @@ def run(
         "status": "finished",
         "started": f"2026-01-01T00:00:{moment:02d}",
         "seconds": 10 + p1,
-        "config": config_of(method) | {"seed": seed},
+        "config": config_of(method, settings, seed),
         "dataset": {"name": DATASET, "title": "LF-PyDocsTitles", "digest": "ab" * 32, "filter": True},
         "metrics": shares,
         "metric_version": 1,

@@ -11,7 +11,7 @@ from harness.report.results import Results
 from harness.report.rows import default_settings
 from harness.runs.record import RunRecord, per_row_file
 from harness.settings.published import PublishedTable
-from tests.support.setting_runs import nested
+from tests.support.figure_runs import nested
 
 DATASET = "lf-pydocstitles"
 PRINTED = "lf-amazon-131k"

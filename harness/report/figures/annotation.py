@@ -128,5 +128,6 @@ def _doubtful(boxes: Floats, points: Floats, place: int) -> NDArray[np.bool_]:
 
 def _overlaps(some: Floats, others: Floats) -> NDArray[np.bool_]:
     """Which of the boxes [n, 4] cover which of the others [m, 4]; [n, m]."""
-    a, b = some[:, None], others[None]
-    return np.asarray((a[..., :2] < b[..., 2:]).all(-1) & (b[..., :2] < a[..., 2:]).all(-1), bool)
+    left, bottom, right, top = some.T[:, :, None]
+    across = (left < others[:, 2]) & (others[:, 0] < right)
+    return np.asarray(across & (bottom < others[:, 3]) & (others[:, 1] < top), bool)
