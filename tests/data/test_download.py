@@ -38,15 +38,6 @@ def test_a_good_download_is_unpacked_flat(pack: Any, site: Site, home: Path) -> 
     assert not list((home / "data").glob(".*"))
 
 
-def test_only_what_is_missing_is_replaced(site: Site, home: Path) -> None:
-    """A file that a person placed is never overwritten."""
-    card = make_card({"url": site.put("/a", zipped(FILES))})
-    raw_folder(card).mkdir(parents=True)
-    (raw_folder(card) / "lbl.json.gz").write_bytes(b"mine")
-    fetch(card)
-    assert on_disk(home) == placed(FILES | {"lbl.json.gz": b"mine"})
-
-
 def test_a_wrong_checksum_goes_to_the_mirror_or_is_refused(site: Site, home: Path, account: Account) -> None:
     """fault 39: never unpacked, or the entry that climbs out would be the reason given."""
     good, bad = zipped(FILES), zipped(FILES | {"../../escaped": b""})
@@ -105,13 +96,16 @@ def test_parts_are_all_needed_and_single_files_stay_compressed(site: Site, home:
     assert site.asked == ["/trn", "/tst", "/tst", "/Yf"]
 
 
-def test_an_archive_placed_by_hand_is_used_before_any_link(site: Site, home: Path) -> None:
+def test_what_a_person_placed_comes_before_any_link(site: Site, home: Path) -> None:
+    """Files are never overwritten, an archive is unpacked in place of a download."""
     card = make_card({"url": site.put("/a", b"", status=500)})
+    mine = {"LF-Tiny.raw.zip": zipped(FILES), "lbl.json.gz": b"mine"}
     raw_folder(card).mkdir(parents=True)
-    (raw_folder(card) / "LF-Tiny.raw.zip").write_bytes(zipped(FILES))
+    for name, data in mine.items():
+        (raw_folder(card) / name).write_bytes(data)
     fetch(card)
     assert site.asked == []
-    assert on_disk(home) == placed(FILES | {"LF-Tiny.raw.zip": zipped(FILES)})
+    assert on_disk(home) == placed(FILES | mine)
 
 
 def test_a_page_saved_by_hand_under_the_archives_name_is_named_and_left(
@@ -141,14 +135,8 @@ def test_a_card_without_links_says_what_to_place_where(home: Path) -> None:
     for source in ("pydocs", "debian", "synthetic"):
         with pytest.raises(UserError, match=r"nothing to fetch.*data prepare lf-tiny"):
             fetch(make_card(source=source))
-    card = make_card(obtain="1. Ask the library.\n2. Copy the tape.")
-    message = fails(card, home)
-    for words in ("1. Ask the library.", "2. Copy the tape.", *FILES):
-        assert words in message
-    raw_folder(card).mkdir(parents=True)
-    for name, data in FILES.items():
-        (raw_folder(card) / name).write_bytes(data)
-    assert fetch(card) == [raw_folder(card) / name for name in FILES]
+    message = fails(make_card(obtain="1. Ask the library.\n2. Copy the tape."), home)
+    assert all(words in message for words in ("1. Ask the library.", "2. Copy the tape.", *FILES))
 
 
 def packed(rows: int) -> dict[str, bytes]:

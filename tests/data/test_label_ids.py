@@ -49,14 +49,14 @@ def test_a_label_id_that_cannot_be(
     write: Callable[[Path, list[str]], tuple[Path, str]], tmp_path: Path, account: Account
 ) -> None:
     """fault 43: refused at their line; unsorted is sorted; repeats are refused, or kept once and warned of."""
-    told = {}
+    messages = {}
     for what, label in FAULTY.items():
         folder, place = write(tmp_path / "set", ["0", label])
         with pytest.raises(DataError) as caught:
             load(folder)
         assert str(caught.value).startswith(f"{folder}/{place}"), what
-        told[what] = str(caught.value).removeprefix(f"{folder}/{place}")
-        assert label in told[what]
+        messages[what] = str(caught.value).removeprefix(f"{folder}/{place}")
+        assert label in messages[what]
     matrix = "train_filter" if write is filter_file else "train"
     unsorted = getattr(load(write(tmp_path / "set", ["3", "0", "2"])[0]), matrix)
     assert unsorted.indices[unsorted.indptr[1] : unsorted.indptr[2]].tolist() == [0, 2, 3]
@@ -75,4 +75,4 @@ def test_a_label_id_that_cannot_be(
     if write is not old_sparse_text:
         name = write.__name__.replace("_", " ")
         account.did(f"{name}: label {', '.join(FAULTY.values())} of 4; unsorted; one id twice in a row")
-        account.saw(f"{len(told)} of {len(FAULTY)} refused at {place.strip(': ')}; unsorted: sorted; twice: {twice}")
+        account.saw(f"{len(messages)} of {len(FAULTY)} refused at {place.strip(': ')}; unsorted sorted; twice {twice}")

@@ -79,8 +79,6 @@ def test_label_names_stand_in_for_a_label_file(tmp_path) -> None:
     [
         ({"uid": "x", "target_ind": [0]}, "no `title`"),
         ({"uid": "x", "titles": "t", "target_ind": [0]}, "there is `titles`: rename it"),
-        ({"title": "x", "target_ind": [0]}, "no `uid`"),
-        ({"uid": "x", "title": "t", "target_rel": [1]}, "no `target_ind`"),
         ({"uid": "x", "title": "t", "target_ind": [0]}, "no `target_rel`"),
         ({"uid": "x", "title": "t", "target_ind": [2**63]}, "out of range"),
         ({"uid": "x", "title": "t", "target_ind": [0, 1], "target_rel": [1]}, "2 labels in `target_ind` but 1 values"),

@@ -107,38 +107,29 @@ def test_old_style_reads_the_labels_and_not_the_features(place, rows, end, featu
     ("text", "line", "message"),
     [
         ("3 9\n1:1\n2:1\n", 1, "promises 3 rows, but the file has 2"),
-        ("1 9\n1:1\n2:1\n", 3, "promises 1 rows"),
         ("1 9\n1:1\n\n\n2:1\n", 5, "promises 1 rows"),
         ("0 9\n2:1\n", 2, "promises 0 rows"),
         ("2 9\n1:1\n3:1 9:1\n", 3, "label '9' is out of range: there are 9"),
-        ("2 9\n1:1\n99999999999999999999:1\n", 3, "out of range"),
         ("2 9\n1:1\n3:1 9:0\n", 3, "label '9' is out of range"),
         ("1 0\n0:1\n", 2, "out of range: there are 0"),
         ("2 99999\n1:1\n-3:1\n", 3, "label '-3' is not a whole number"),
         ("2 9\n1:1\n3\n", 3, "'3' is not of the form label:relevance"),
-        ("2 9\n:1\n3:1\n", 2, "label '' is not a whole number"),
         ("2 9\n1:\n3:1\n", 2, "relevance '' in '1:' is not a number"),
         ("2 9\n1:1.0.0\n3:1\n", 2, "relevance '1.0.0'"),
-        ("2 9\n1:.\n3:1\n", 2, "relevance '.'"),
         ("2 9\n1:nan\n3:1\n", 2, "relevance 'nan'"),
         ("2 9\n1:-1\n3:1\n", 2, "negative"),
         ("2 9\n1:1\n4:1 \x00:1\n", 3, "\\0"),
         ("2 9\n1:1\n4:1 2:1 4:1\n", 3, "label 4 appears twice"),
-        ("2 99999\n1:1\n1_0:1\n", 3, "label '1_0'"),
         ("2 9\n1:1\n٣:1\n", 3, "not a whole number"),
         ("", 1, "empty"),
-        ("5\n", 1, "first line must be"),
         ("1:1 2:1\n", 1, "first line must be"),
         ("-1 5\n", 1, "first line must be"),
         ("1 2147483648\n0:1\n", 1, "at most 2,147,483,647"),
         ("1 " + "9" * 5000 + "\n0:1\n", 1, "first line must be"),
-        ("2 7 9\n1,9 0:1\n2 0:1\n", 2, "label '9' is out of range"),
         ("2 7 9\n1 0:1\n1,,2 0:1\n", 3, "label ''"),
         ("2 7 9\n1 0:1\n2,2 0:1\n", 3, "label 2 appears twice"),
         ("2 7 9\n1 0:1\n0:1 2:1\n", 3, "a row without labels begins with a space"),
-        ("2 7 99999\n1 0:1\n1.5 2:1\n", 3, "label '1.5'"),
         ("2 7 9\n1 0:1\n2 6:1 7:1\n", 3, "feature '7' is out of range: there are 7"),
-        ("2 7 9\n1 0:1\n2 3\n", 3, "'3' is not of the form feature:value"),
         ("2 7 9\n1 0:1\n2 3:\n", 3, "'3:' is not of the form feature:value"),
     ],
 )
@@ -153,19 +144,17 @@ def test_a_fault_is_named_with_its_file_and_line(place, text, line, message) -> 
 
 def test_a_header_that_disagrees_in_any_of_its_numbers(place, account: Account) -> None:
     """fault 50: N D L against three rows, seven features and nine labels."""
-    content, told = "8 0:1\n1,2 6:0.5\n 3:1\n", {}
+    content, messages = "8 0:1\n1,2 6:0.5\n 3:1\n", {}
     assert read_labels(place(f"3 7 9\n{content}")).shape == (3, 9)
     for header in ("4 7 9", "2 7 9", "3 6 9", "3 7 8", "3 7"):
         path = place(f"{header}\n{content}")
         with pytest.raises(DataError) as caught:
             read_labels(path)
-        told[header] = str(caught.value).removeprefix(f"{path}:")
-    lines = {header: message.partition(":")[0] for header, message in told.items()}
+        messages[header] = str(caught.value).removeprefix(f"{path}:")
+    lines = {header: message.partition(":")[0] for header, message in messages.items()}
     assert lines == {"4 7 9": "1", "2 7 9": "4", "3 6 9": "3", "3 7 8": "2", "3 7": "2"}
-    account.did(f"headers {', '.join(told)} over 3 rows of 7 features and 9 labels")
-    account.saw(
-        f"{len(told)} of {len(told)} refused; `3 6 9` at line {told['3 6 9'].replace(':', '', 1).partition(',')[0]}"
-    )
+    account.did(f"headers {', '.join(messages)} over 3 rows of 7 features and 9 labels")
+    account.saw(f"{len(messages)} of {len(messages)} refused; `3 6 9` at line {lines['3 6 9']}")
 
 
 def test_a_gzip_bomb_is_refused_as_it_is_read(place, account: Account) -> None:

@@ -198,7 +198,6 @@ def test_name_with_options_is_a_card() -> None:
         ("synthetic:train", "'train' is not of the form option=value"),
         ("synthetic:train=1,train=2", "'train' is given twice"),
         ("synthetic:train=0", "train: Input should be"),
-        ("synthetic:train=many", "train: Input should be"),
         ("synthetic:zipf=nan", "zipf: Input should be"),
         ("synthetic:labels_per_row=200", "labels=800 or more"),
         ("synthetic:signature=9,vocabulary=5", "vocabulary"),
