@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from harness import metrics
 from harness.data import load
@@ -25,7 +26,7 @@ from harness.model.neighbours import Neighbours
 from harness.model.parabel import Parabel
 from harness.model.tfidf import Tfidf
 from harness.run import resolve_config, run
-from harness.runs.record import RunRecord
+from harness.runs.record import RunRecord, read_record
 from harness.runs.resume import find_earlier
 from harness.settings.layers import Layer
 from harness.settings.method import Inputs, Ranker
@@ -49,13 +50,21 @@ def config(method: str, **values: Any) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def home_of_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
+    """A workspace with a run of each method, made once for all processes of a test run."""
+    own = tmp_path_factory.getbasetemp()
+    home = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "classical"
+    with FileLock(home.with_suffix(".lock")):
+        if not home.exists():
+            with small_workspace(home):
+                for method in METHODS:
+                    run(config(method), track="none")
+    return home
 
 
 @pytest.fixture(scope="module")
 def records(home_of_both: Path) -> dict[str, RunRecord]:
-    with small_workspace(home_of_both):
-        return {method: run(config(method), track="none") for method in METHODS}
+    found = [read_record(folder) for folder in (home_of_both / "runs").glob("2*")]
+    return {record.config["method"]: record for record in found}
 
 
 @pytest.fixture
