@@ -38,7 +38,9 @@ def inputs_of(settings: Any) -> tuple[Inputs, dict[str, Any]]:
     return with_augmented_rows(train_side(dataset, kept, tokens, encoder, "cpu", settings, print), settings)
 
 
-def test_a_run_says_and_records_what_was_made(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_and_records_what_was_made_and_loads_without_it(
+    workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = run(config(augment="gandalf", epochs=1), track="none")
     metadata = record.augmentation
     seen = int((load(DATASET).train.sum(axis=0) > 0).sum())
@@ -50,6 +52,8 @@ def test_a_run_says_and_records_what_was_made(workspace: Path, capsys: pytest.Ca
     assert f"{seen} augmented rows" in said[0]
     events = [event for event in read_events(only_run(workspace) / "events.jsonl") if event["event"] == "augmentation"]
     assert [event["made"] for event in events] == [seen]
+    monkeypatch.setattr("harness.augment.augment", lambda *_, **__: pytest.fail("rows are made again"))
+    assert load_run(record.run_id).parts.model is not None
 
 
 def test_a_method_gets_the_augmented_rows_and_their_targets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +121,6 @@ def test_a_resumed_run_makes_the_same_rows(workspace: Path, tmp_path: Path) -> N
     assert resumed.metrics == whole.metrics
     weights = [path / "model" / "model.safetensors" for path in (folder, tmp_path / "whole" / whole.run_id)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-def test_a_saved_model_is_loaded_without_making_rows(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run(config(augment="gandalf", epochs=1), track="none")
-    made: list[str] = []
-    monkeypatch.setattr("harness.augment.augment", lambda name, *_, **__: made.append(name))
-    trained = load_run(record.run_id)
-    assert trained.parts.model is not None
-    assert not made
 
 
 def test_what_is_not_saved_is_built_from_the_augmented_rows_again(monkeypatch: pytest.MonkeyPatch) -> None:

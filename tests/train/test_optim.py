@@ -44,11 +44,11 @@ def test_schedule_rises_then_falls(shape, warmup, total):
 class Small(nn.Module):
     """A dense layer, a normalisation, a frozen parameter and a table."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, table_type: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
         self.frozen = nn.Parameter(random(4), requires_grad=False)
-        self.table = RowTable(random(30, 4, seed=seed))
+        self.table = RowTable(random(30, 4, seed=seed).to(table_type))
         with torch.no_grad():
             for number, parameter in enumerate(self.linear.parameters()):
                 parameter.copy_(random(*parameter.shape, seed=seed + number))
@@ -73,10 +73,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
+@pytest.mark.parametrize("table_type", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("stop", [0, 1, 5, 11])
-def test_resumed_equals_never_stopped(stop):
-    """fault 1, the optimiser's part: weights, moments and counts agree in every bit."""
-    whole = Small()
+def test_resumed_equals_never_stopped(stop, table_type):
+    """fault 1, the optimiser's part: weights, moments and counts agree in every bit, those that are rounded too."""
+    whole = Small(table_type=table_type)
     straight = optimiser_of(whole)
     for step in range(12):
         if step == stop:
@@ -85,7 +86,7 @@ def test_resumed_equals_never_stopped(stop):
         whole.backward(step)
         straight.step(step)
 
-    again = Small(seed=99)
+    again = Small(seed=99, table_type=table_type)
     again.load_state_dict(weights)
     resumed = optimiser_of(again)
     resumed.load_state(safetensors.torch.load(saved))
@@ -97,6 +98,7 @@ def test_resumed_equals_never_stopped(stop):
         assert torch.equal(tensor, weights_of(again)[name]), name
     for name, tensor in straight.state().items():
         assert torch.equal(tensor, resumed.state()[name]), name
+    assert whole.table.weight.dtype == straight.state()["tables.classifier.0.exp_avg"].dtype == table_type
 
 
 @pytest.mark.parametrize(
@@ -245,9 +247,10 @@ def test_clipping_equals_torch_on_the_dense_equivalent(clip):
         torch.testing.assert_close(state[f"{name}.exp_avg"], adam.state[parameter]["exp_avg"], rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("table_type", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_nan_gradient_shows_in_the_weights(clip):
-    model = Small()
+def test_a_nan_gradient_shows_in_the_weights(clip, table_type):
+    model = Small(table_type=table_type)
     optimiser = optimiser_of(model, clip=clip)
     before = weights_of(model)
     touch(model.table, [3, 4], torch.tensor([[math.nan] * 4, [1.0] * 4]))

@@ -42,8 +42,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         """Use `folder`, which is made with the first checkpoint; the disk needs room for `keep + 1` of them."""
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; at least one checkpoint has to be kept")
+        assert keep > 0
         self.folder = folder
         self.keep = keep
 
@@ -61,8 +60,7 @@ class Checkpoints:
             go_on: Called again and again while tensors are written; what it raises ends that, without a checkpoint.
         """
         self._sweep()
-        if step < max([0, *self.steps()]):
-            raise ValueError(f"step {step} is before that of the newest checkpoint: {self.steps()}")
+        assert step >= max([0, *self.steps()])
         self._thin_out()  # a writer that was killed here may have left one more than are kept, and so may the next
         with whole_folder(self._path(step)) as draft:
             # a diverged loss is NaN and has to come back as NaN, hence Python's dialect of JSON
