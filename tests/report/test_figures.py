@@ -30,7 +30,7 @@ from harness.settings.published import MATRIX, published_table
 from harness.settings.resolve import resolve
 from tests.support.figure_runs import DATASET, config_of, nested, results, run, world
 
-HOSTILE = ("_$a_b^{$<script>", "\x00\x1b[31m\n名", "\ud800", "", "x" * 300)
+HOSTILE = ("_$a_b^{$<script>", "\x00\x1b[31m\n名", "x" * 300, "", "\ud800")
 GANDALF = {
     "augment": "gandalf", "augment_options.labels": 1.0, "augment_options.order": "random", "augment_options.delta": 0.1
 }  # fmt: skip
