@@ -60,17 +60,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(tmp_path_factory.mktemp("whole"), records(), [MADE, OTHER], shard_labels=25)
 
 
+def names(page: Page) -> list[str]:
+    """The methods of the comparison, top to bottom."""
+    return page.locator(f"{ROWS} button.open-run").all_inner_texts()
+
+
 def column(page: Page, key: str) -> list[str]:
-    """The texts of a column of the comparison, top to bottom."""
-    texts: list[str] = page.evaluate(
-        """key => {
-          const heads = [...document.querySelectorAll("#comparison th[data-key]")];
-          const at = heads.findIndex((head) => head.dataset.key === key);
-          return [...document.querySelectorAll("#comparison tbody tr[data-run]")].map((row) => row.cells[at].innerText);
-        }""",
-        key,
-    )
-    return texts
+    """The texts of one of its columns."""
+    return page.locator(f'{ROWS} [data-key="{key}"]').all_inner_texts()
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -117,8 +114,7 @@ def test_the_comparison_is_sorted_filtered_and_shared_by_its_address(tab: Visito
             assert numbers(shown[5:]) == []
         assert page.locator("#comparison th[aria-sort=ascending], #comparison th[aria-sort=descending]").count() == 1
         sort_by(page, "method")
-        names = [name for text in column(page, "method") if (name := text.split("\n")[0]).isalpha()]
-        assert names == ["alpha", "beta", "gamma", "views", "views"]
+        assert [name for name in names(page) if name.isalpha()] == ["alpha", "beta", "gamma", "views", "views"]
         rows, counted = page.locator(ROWS), page.locator("#shown")
         expect(counted).to_have_text("8 rows")
         # all words must match, in any column of words; markup is a word like any other
@@ -200,7 +196,7 @@ def test_names_that_are_markup_are_shown_and_do_not_run(tab: Visitor, whole: Pat
         choose_dataset(page, IMAGE.upper())
         assert numbers(column(page, "P@1")) == [61]
         choose_dataset(page, "LF-MADE")
-        assert {IMAGE, SCRIPT, "__proto__"} <= {text.split("\n")[0] for text in column(page, "method")}
+        assert {IMAGE, SCRIPT, "__proto__"} <= set(names(page))
         for name in (IMAGE, SCRIPT, "__proto__"):
             open_run(page, name)
             expect(page.locator("#drawer-title")).to_have_text(name)
@@ -343,15 +339,10 @@ def test_the_page_works_from_a_server_too(tab: Visitor, whole: Path, site: Site)
 
 
 def marks(page: Page, metric: str) -> dict[str, str]:
-    found: dict[str, str] = page.evaluate(
-        """metric => Object.fromEntries([...document.querySelectorAll("#comparison tbody tr[data-run]")].map((row) => {
-          const cell = [...row.cells].find((one) => one.dataset.key === metric);
-          const kind = ["best", "second"].filter((name) => cell.classList.contains(name)).join();
-          return [row.querySelector("button").textContent, kind];
-        }))""",
-        metric,
-    )
-    return found
+    """By method, whether its figure is marked as best or second."""
+    classes = "cells => cells.map((cell) => [...cell.classList].filter((name) => name !== 'sorted').join())"
+    marked_as = page.locator(f'{ROWS} [data-key="{metric}"]').evaluate_all(classes)
+    return dict(zip(names(page), marked_as, strict=True))
 
 
 def expected(values: dict[str, float]) -> dict[str, str]:
