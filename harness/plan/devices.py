@@ -83,8 +83,9 @@ def chosen_target(device: str) -> Target:
     """What `device` of a run would mean on this machine; `auto` takes a CUDA device where the driver reports one."""
     if device in ("cpu", "mps"):
         return cpu_target()
-    if torch.cuda.is_available():
-        return cuda_target(torch.cuda.get_device_properties(0).total_memory, "the driver")
+    number = int(device.partition(":")[2] or 0)
+    if number < torch.cuda.device_count():
+        return cuda_target(torch.cuda.get_device_properties(number).total_memory, "the driver")
     return cpu_target() if device == "auto" else cuda_target(24 * GIB, "assumed, for the driver reports none")
 
 

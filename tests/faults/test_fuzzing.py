@@ -123,7 +123,7 @@ _READING = {
 }
 """By which bytes become values."""
 _TRUSTED = {
-    "the kernel": {"machine/memory", "machine/threads", "plan/devices", "runs/environment", "runs/lock"},
+    "the kernel": {"machine/memory", "machine/threads", "runs/environment", "runs/lock"},
     "its own child or parent process": {
         *("cli/run", "data/sources/pydocs", "data/sources/docwalk", "model/parabel", "model/forest_process"),
         *("experiments/bench/run", "experiments/sweep/worker"),

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from harness.errors import UserError
 from harness.machine.memory import GIB
 from harness.plan import Plan, cpu_target, cuda_target, make_plan
-from harness.plan.devices import parse_size
+from harness.plan.devices import chosen_target, parse_size
 from harness.plan.report import method_names, published_datasets, verdict
 from harness.settings.layers import Layer
 from tests.faults.accounts import Account
@@ -172,6 +173,26 @@ def test_the_overview_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_wrong_options_are_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", *arguments) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "kind", "size"),
+    [
+        ("auto", (), "cpu", None),
+        ("cpu", (80,), "cpu", None),
+        ("auto", (80, 48), "cuda", 80),
+        ("cuda:1", (80, 48), "cuda", 48),
+        ("cuda", (), "cuda", 24),
+    ],
+)
+def test_the_device_of_a_run_is_the_one_that_is_planned_for(
+    device: str, devices: tuple[int, ...], kind: str, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(devices))
+    properties = [SimpleNamespace(total_memory=one * GIB) for one in devices]
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: properties[number])
+    target = chosen_target(device)
+    assert (target.kind, target.capacity) == (kind, size * GIB if size else cpu_target().capacity)
 
 
 def test_sizes_are_read_as_makers_of_memory_write_them() -> None:
