@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import Json
-from harness.cli.show import print_json, print_table, say, short_path
+from harness.cli.show import format_value, print_json, print_table, say, short_path
 
 if TYPE_CHECKING:
     from harness.data.check import CheckReport
@@ -168,6 +168,4 @@ def _figure(value: Any) -> str:
         return ""
     if isinstance(value, str) and len(value) == 64:  # a digest; its beginning is enough to compare by eye
         return value[:12]
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1000 else f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return format_value(value)

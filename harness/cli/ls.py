@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import Json
-from harness.cli.show import print_json, print_table, short_path
+from harness.cli.show import format_value, print_json, print_table, short_path
 from harness.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -221,18 +221,10 @@ def ls(
     numeric = [name for name in columns if any(isinstance(row.get(name), int | float) for row in rows)]
     numeric = [] if kind == "parameters" else numeric
     missing = "null" if kind == "parameters" else ""
-    cells = [[missing if row.get(name) is None else _text(row[name]) for name in columns] for row in rows]
+    cells = [[missing if row.get(name) is None else format_value(row[name]) for name in columns] for row in rows]
     where = ""
     if kind == "runs":
         from harness.runs.record import runs_folder
 
         where = f" in {short_path(runs_folder())}"
     print_table(f"{len(rows)} {kind}{where}", columns, cells, numeric)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -100,7 +100,8 @@ def export(
         harness export --run last --out my-encoder
         harness export --run RUN --format safetensors --out weights
     """
-    from harness.infer.load import FORMATS, export_run, load_run
+    from harness.infer.export import FORMATS, export_run
+    from harness.infer.load import load_run
 
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)

@@ -79,6 +79,15 @@ def show_tables(tables: "Iterable[Table]", star: str = "best") -> None:
         say("\n".join([f"{table.caption}{f' {legend}.' if legend else ''}", *table.notes]) + "\n")
 
 
+def format_value(value: Any) -> str:
+    """A value for a cell of a table."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def short_path(path: Path) -> str:
     """A path as a person would type it: relative to the current folder where that is shorter."""
     try:

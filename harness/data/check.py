@@ -22,7 +22,7 @@ from harness.data import Dataset
 from harness.data.prepare import COLUMNS, MATRICES, raw_folder, statistics
 from harness.data.ragged import Texts
 from harness.errors import DataError, UserError
-from harness.io.files import MANIFEST, place_inside, read_json, sha256_file
+from harness.io.files import sha256_file, verified_manifest
 from harness.io.progress import Advance, progress
 
 Verdict = Literal["ok", "differs", "unknown", "warning"]
@@ -77,7 +77,7 @@ def check(dataset: Dataset, raw: Path | None = None, k: int = 5) -> CheckReport:
     size = sum(path.stat().st_size for path in dataset.folder.glob("*.npy"))
     size += sum(len(texts.values) for texts in _columns(dataset).values())
     with progress(f"checking {dataset.name}", size, "bytes") as advance:
-        rows = [*_raw_files(dataset, raw or raw_folder(dataset.card)), *_prepared_files(dataset, advance)]
+        rows = [*_raw_files(dataset, raw or raw_folder(dataset.card)), _prepared_files(dataset, advance)]
         # a damaged file can hold offsets that lead anywhere, so nothing in it is read; the same goes for label ids
         if rows[-1].verdict == "ok":
             ids = [*_ids(dataset)]
@@ -128,31 +128,15 @@ def _raw_files(dataset: Dataset, raw: Path) -> Iterator[CheckRow]:
         yield CheckRow(f"sha256 of {name}", expected, found, "differs" if remark else "ok", remark)
 
 
-def _prepared_files(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
+def _prepared_files(dataset: Dataset, advance: Advance) -> CheckRow:
     """Every file of the prepared folder against its hash in the manifest."""
     try:
-        files: dict[str, dict[str, Any]] = read_json(dataset.folder / MANIFEST)["files"]
-        hashes = {name: metadata["sha256"] for name, metadata in files.items()}
-    except (DataError, OSError, KeyError, TypeError, AttributeError) as error:
-        yield CheckRow("prepared files", None, None, "differs", f"no usable manifest in {dataset.folder}: {error}")
-        return
-    faults = []
-    for name, expected in hashes.items():
-        try:
-            path = place_inside(dataset.folder, name)
-        except DataError:
-            faults.append(f"{name[:100]!r} is not inside")
-            continue
-        if not path.is_file():
-            faults.append(f"{name} is missing")
-            continue
-        if sha256_file(path) != expected:
-            faults.append(f"{name} was changed")
-        advance(path.stat().st_size)
-    advice = f"; the contents were not checked; delete {dataset.folder} and prepare again"
-    remark = "; ".join(faults) + advice if faults else ""
-    found = f"{len(hashes) - len(faults)} files match"
-    yield CheckRow("prepared files", f"{len(hashes)} files match", found, "differs" if faults else "ok", remark)
+        files = verified_manifest(dataset.folder, f"delete {dataset.folder} and prepare again")["files"]
+    except DataError as error:
+        return CheckRow("prepared files", None, None, "differs", f"the contents were not checked: {error}")
+    advance(sum(file["bytes"] for file in files.values()))
+    found = f"{len(files)} files match"
+    return CheckRow("prepared files", found, found, "ok")
 
 
 def _pin(dataset: Dataset) -> CheckRow:

@@ -57,7 +57,7 @@ def build(
     for name, rows in zip(MATRICES, (train_labels, test_labels, train_filter, test_filter), strict=True):
         if rows is not None:
             writer.matrix(name, pattern(rows, len(labels)))
-    write_manifest(folder, {**writer.finish(), "provenance": {"versions": versions or {}}})
+    write_manifest(folder, {**writer.finish(), "provenance": {"versions": versions or {}}}, sealed=True)
     settings = {"propensity": Propensity(a=0.55, b=1.5), "statistics": EXACT, **card}
     made = DatasetCard(name="tiny", title="t", summary="s", source="jsonl", **settings)
     return opened(made, folder, read_manifest(folder) or {}, use_filter=True)
