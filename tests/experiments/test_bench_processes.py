@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ from tests.support.bench_cells import (
     statuses,
 )
 from tests.support.commands import call
-from tests.support.forks import fork_jobs
+from tests.support.forks import fork_jobs, hold_behind
 from tests.support.tracked_runs import eventually
 from tests.support.training_runs import DATASET, in_child
 
@@ -133,21 +132,6 @@ os.rename({str(folder.with_name(".half"))!r}, {str(folder)!r})
     rows = answer("--methods", "zeroshot,depsl", *TINY, capsys=capsys, code=1)
     assert [row["status"] for row in rows] == ["done", "failed"]  # looked at again at the end
     assert (rows[0]["run_id"], rows[0]["attempt"]) == (record.run_id, None)
-
-
-def hold_behind(step: int, patch: pytest.MonkeyPatch) -> None:
-    """Lets trainings stand still behind a step until they are told to stop."""
-    from harness.train.loop import Training
-
-    count = Training._count
-
-    def held(self: Training, *rest: Any) -> None:
-        count(self, *rest)
-        if self.position.step > step:
-            boundary = signal.getsignal(signal.SIGINT).__self__  # type: ignore[union-attr]
-            eventually(lambda: boundary.pending, pause=0.01)
-
-    patch.setattr(Training, "_count", held)
 
 
 def test_from_kill_and_ctrl_c_to_comparison(

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,12 +21,15 @@ from harness.runs.events import read_events
 from harness.runs.record import read_record
 from tests.faults.accounts import Account
 from tests.support.commands import call
-from tests.support.forks import fork_jobs
-from tests.support.sweeps import SETTINGS, SWEEP, alive, begun, by_slot, planned, states, stopped_in_training
+from tests.support.forks import fork_jobs, hold_behind
+from tests.support.sweeps import SWEEP, alive, begun, by_slot, in_training, planned, states, stop
 from tests.support.tracked_runs import eventually
 from tests.support.training_runs import begin_child, exit_code
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+_SECOND_EPOCH = 5
+"""A step of it: an epoch has four, and a checkpoint."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +39,6 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     fork_jobs(monkeypatch, lambda words: worker.main())
 
 
-def waiting_signals(pid: int) -> int:
-    """Signals that a process which is stopped will get when it goes on, as bits."""
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(status["ShdPnd"], 16) | int(status["SigPnd"], 16)
-
-
 def in_background(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
@@ -49,62 +46,48 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 
 def test_workers_that_are_killed_lose_nothing(
-    workspace: Path, capsys: pytest.CaptureFixture[str], account: Account
+    workspace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    account: Account,
 ) -> None:
     """fault 15: re-queued once, with the same point, and continued from the checkpoint"""
-    folder, killed, epochs = workspace / "studies" / "small", [], []
+    folder, go = workspace / "studies" / "small", tmp_path / "go"
+    killed: dict[int, tuple[Path, int]] = {}
+    hold_behind(_SECOND_EPOCH, monkeypatch, go.exists)
 
-    def kill_two() -> None:
-        for _ in range(2):
-            pid, run, saved = stopped_after_an_epoch(folder, but=dict(killed))
+    def kill_both() -> None:
+        killed.update(eventually(lambda: len(found := in_training(folder)) == 2 and found))
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
-            killed.append((pid, run))
-            epochs.append(saved)
+        go.touch()
 
-    killer = in_background(kill_two)
-    words = ["--trials", "4", "--workers", "2", "--set", "epochs=6", "--json"]
-    assert call(*SWEEP, *words) == 0
+    killer = in_background(kill_both)
+    assert call(*SWEEP, "--trials", "3", "--workers", "2", "--json") == 0
     killer.join()
     told = capsys.readouterr()
     metadata = json.loads(told.out)
-    assert [row["state"] for row in metadata["slots"]] == ["COMPLETE"] * 4
+    assert [row["state"] for row in metadata["slots"]] == ["COMPLETE"] * 3
     assert told.err.count("ended by SIGKILL") == 2
     assert told.err.count("it waits again (attempt 2)") == 2
     study = open_study(planned())
     trials = by_slot(study)
     again = [slot for slot in trials.values() if len(slot) == 2]
-    assert sorted(map(len, trials.values())) == [1, 1, 2, 2]
+    assert sorted(map(len, trials.values())) == [1, 2, 2]
     for lost, done in again:
         assert (lost.state.name, done.state.name) == ("FAIL", "COMPLETE")
         assert lost.params == done.params
         assert done.user_attrs["attempts"] == 1
-    for (_, run), saved in zip(killed, epochs, strict=True):  # what the killed worker left is what was finished
+    for run, saved in killed.values():  # what the killed worker left is what was finished
         before, after = epochs_by_attempt(run)
         assert min(after) == saved + 1 > 1
-        assert sorted({*before, *after}) == list(range(1, 7))
+        assert sorted({*before, *after}) == [1, 2, 3]
         assert read_record(run).status == "finished"
-    assert len([path for path in (folder / "runs").iterdir() if path.is_dir()]) == 4
-    assert not any(alive(pid) for pid, _ in killed)
-    account.did(f"SIGKILL of {len(killed)} sweep workers in trials of 6 epochs, {epochs[0]} and {epochs[1]} saved")
-    account.saw(
-        f"both put back once, same point, went on in epochs {epochs[0] + 1} and {epochs[1] + 1} of their run folders; "
-        f"{len(metadata['slots'])} of 4 COMPLETE"
-    )
-
-
-def stopped_after_an_epoch(folder: Path, but: Container[int]) -> tuple[int, Path, int]:
-    """A worker that was stopped in a trial, the folder of its run, and how many epochs its checkpoint knows."""
-    while True:
-        pid, run = stopped_in_training(folder, but)
-        try:
-            newest = max(run.glob("checkpoints/step-*/state.json"), default=None)
-            if newest is not None and (epochs := read_json(newest)["epoch"]):
-                return pid, run, epochs
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)  # a sweep waits for a worker that is stopped
-            raise
-        os.kill(pid, signal.SIGCONT)  # what it has saved is from the midst of its first epoch
-        time.sleep(0.01)
+    assert len([path for path in (folder / "runs").iterdir() if path.is_dir()]) == 3
+    assert not any(map(alive, killed))
+    account.did(f"SIGKILL of {len(killed)} sweep workers in the second of 3 epochs of their trials")
+    account.saw("both put back once, same point, went on in the second epoch of their run folders; 3 of 3 COMPLETE")
 
 
 def epochs_by_attempt(run: Path) -> list[list[int]]:
@@ -118,16 +101,20 @@ def epochs_by_attempt(run: Path) -> list[list[int]]:
     return attempts
 
 
-def test_a_worker_that_misses_its_heartbeat_lives_on(tmp_path: Path, account: Account) -> None:
+def test_a_worker_that_misses_its_heartbeat_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, account: Account
+) -> None:
     """fault 17: SIGSTOP in the midst of a trial, for twice the grace period"""
     timing = Timing(heartbeat=1, grace=1)
-    plan, study, group = begun(timing, trials=2, settings=(*SETTINGS, "epochs=8"))
+    plan, study, group = begun(timing, trials=2)
+    hold_behind(_SECOND_EPOCH, monkeypatch, (tmp_path / "go").exists)
     order = {"plan": plan.as_dict(), "group": group, "worker": "the only one"}
     child = begin_child(lambda: worker._work(order), tmp_path / "said")
     try:
-        stopped, run = stopped_in_training(plan.folder)
+        (run, _) = eventually(lambda: in_training(plan.folder).get(child))
+        stop(child, plan.folder / "study.db")
         began = time.monotonic()
-        assert stopped == child
+        (tmp_path / "go").touch()
         patient = dataclasses.replace(plan, timing=Timing(heartbeat=1, grace=60))
         assert repair(open_study(patient), patient) == []  # its last sign of life is fresh
         time.sleep(2 * timing.grace)
@@ -155,25 +142,25 @@ def test_a_worker_that_misses_its_heartbeat_lives_on(tmp_path: Path, account: Ac
     )
 
 
-def test_interrupted_sweep_goes_on(workspace: Path, capsys: pytest.CaptureFixture[str], account: Account) -> None:
+def test_interrupted_sweep_goes_on(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], account: Account
+) -> None:
     """fault 6: workers save, their trials wait again without an attempt counted, no process is left"""
     folder = workspace / "studies" / "small"
-    words = [*SWEEP, "--trials", "2", "--set", "epochs=8"]
+    words = [*SWEEP, "--trials", "2"]
     family: set[psutil.Process] = set()
     others = set(psutil.Process().children(recursive=True))
 
     def interrupt() -> None:
-        pid, _ = stopped_in_training(folder)  # else it might be done before the signal is there
+        eventually(lambda: in_training(folder))
         family.update(psutil.Process().children(recursive=True))
         os.kill(os.getpid(), signal.SIGINT)
-        try:
-            eventually(lambda: waiting_signals(pid))
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
-    thread = in_background(interrupt)
-    assert call(*words) == 130
-    thread.join()
+    with monkeypatch.context() as patch:
+        hold_behind(_SECOND_EPOCH, patch)
+        thread = in_background(interrupt)
+        assert call(*words) == 130
+        thread.join()
     said = capsys.readouterr().err
     assert "the same command goes on" in said
     family -= others

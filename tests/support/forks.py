@@ -1,33 +1,41 @@
-"""Forked processes in place of new ones: they need not import torch or Optuna again, which takes seconds."""
+"""Forked processes in place of new interpreters, which would import torch, Optuna or MLflow again: seconds each."""
 
+import faulthandler
 import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 
-from harness.experiments import jobs
-from tests.support.training_runs import limit_lifetime
+
+def limit_lifetime(seconds: int = 150) -> None:
+    """Lets this forked process end in time, with the stacks of its threads on standard error.
+
+    It has none of the other threads of the process it comes from, but the locks that they held: it may wait for ever.
+    """
+    faulthandler.register(signal.SIGALRM, file=2, chain=True)
+    signal.alarm(seconds)
 
 
 class Forked:
-    """Takes the place of `subprocess.Popen`: a forked process that does `act` with the words of the command."""
+    """A forked process, the leader of a group, whose exit code is what `work` returns; used as `Popen` is."""
 
     def __init__(
         self,
-        act: Callable[[list[str]], int | None],
-        words: list[str],
-        stdin: int,
-        stdout: IO[bytes],
-        stderr: IO[bytes],
-        env: dict[str, str],
+        work: Callable[[], int | None],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: IO[bytes] | int = subprocess.DEVNULL,
+        stderr: IO[bytes] | None = None,
+        env: dict[str, str] | None = None,
+        lifetime: int = 150,
         **ignored: Any,
     ) -> None:
         self.returncode: int | None = None
@@ -36,20 +44,20 @@ class Forked:
         if self.pid == 0:
             code = 1
             try:
-                os.setpgid(0, 0)
-                for number in (signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)
                 if ours is not None and theirs is not None:
                     os.dup2(ours, 0)
                     os.close(theirs)
                     sys.stdin = os.fdopen(0)
-                os.dup2(stdout.fileno(), 1)
-                os.dup2(stderr.fileno(), 2)
-                sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-                os.environ.update(env)
-                limit_lifetime()
-                code = act(words) or 0
+                if not isinstance(stdout, int):
+                    os.dup2(stdout.fileno(), 1)
+                    sys.stdout = os.fdopen(1, "w")
+                if stderr is not None:
+                    os.dup2(stderr.fileno(), 2)
+                    sys.stderr = os.fdopen(2, "w", buffering=1)
+                os.environ.update(env or {})
+                _start_afresh()
+                limit_lifetime(lifetime)
+                code = work() or 0
                 sys.stdout.flush()
             except SystemExit as end:
                 code = int(end.code or 0)
@@ -64,18 +72,67 @@ class Forked:
         self.stdin = None if theirs is None else os.fdopen(theirs, "wb")
 
     def poll(self) -> int | None:
-        """Exit code, None while it runs."""
-        return self.wait(os.WNOHANG)
-
-    def wait(self, options: int = 0) -> int | None:
-        """Exit code."""
+        """The exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
-            ended, status = os.waitpid(self.pid, options)
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if ended else None
         return self.returncode
+
+    def wait(self, timeout: float = 600.0) -> int:
+        """The exit code, once it has ended."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("forked", timeout)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _start_afresh() -> None:
+    """A group, signals and connections to databases of its own: SQLite wants those of the parent opened anew."""
+    os.setpgid(0, 0)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if store := sys.modules.get("mlflow.store.tracking.sqlalchemy_store"):
+        for engine in store.SqlAlchemyStore._engine_map.values():
+            engine.dispose(close=False)
+
+
+def ended_pid() -> int:
+    """The number of a process that is gone."""
+    process = Forked(int)
+    process.wait()
+    return process.pid
+
+
+def _forking(act: Callable[[list[str]], int | None]) -> SimpleNamespace:
+    """Stands for the module `subprocess`: a process is forked and does `act` with the words of its command."""
+    return SimpleNamespace(
+        Popen=lambda words, **options: Forked(lambda: act(words), **options),
+        **{name: getattr(subprocess, name) for name in ("DEVNULL", "PIPE", "TimeoutExpired")},
+    )
 
 
 def fork_jobs(patch: pytest.MonkeyPatch, act: Callable[[list[str]], int | None]) -> None:
     """Lets jobs that are submitted from now on be forked processes that do `act`."""
-    popen = partial(Forked, act)
-    patch.setattr(jobs, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE))
+    patch.setattr("harness.experiments.jobs.subprocess", _forking(act))
+
+
+@pytest.fixture
+def forked_uploader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploaders that are started from now on are forked."""
+    import mlflow  # noqa: F401  once, for all of them
+
+    from harness.tracking import uploader
+
+    monkeypatch.setattr(uploader, "subprocess", _forking(lambda words: uploader.main(words[3:])))

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from optuna import Study
 from optuna.trial import FrozenTrial, Trial
 
+from harness.errors import DataError
 from harness.experiments.sweep import Plan, Request, Timing, plan_from
 from harness.experiments.sweep.plan import make_plan
 from harness.experiments.sweep.space import suggest
@@ -114,39 +115,27 @@ def by_slot(study: Study) -> dict[int, list[FrozenTrial]]:
     return found
 
 
-def training_workers(folder: Path) -> dict[int, Path]:
-    """Run folders of a study that a living process has saved a checkpoint in, by its pid."""
+def in_training(folder: Path) -> dict[int, tuple[Path, int]]:
+    """By pid: run folders of a study in which an epoch was saved, and how many epochs the newest checkpoint knows."""
     found = {}
     try:
-        for checkpoint in folder.glob("runs/*/checkpoints/step-*"):
-            run = checkpoint.parents[1]
-            lock = run.with_name(f".{run.name}.lock")
-            if lock.exists() and not (run / "record.json").exists():
-                found[int(read_json(lock)["pid"])] = run
-    except FileNotFoundError:
-        return {}  # a trial came to its end in this very moment
-    return {pid: run for pid, run in found.items() if alive(pid)}
-
-
-def stopped_in_training(folder: Path, but: Container[int] = ()) -> tuple[int, Path]:
-    """A worker that was stopped in the midst of a trial, and the folder of its run; `but` are pids to leave alone.
-
-    It has no transaction open: nobody could use the database until it goes on.
-    """
-
-    def caught() -> tuple[int, Path] | None:
-        for pid, run in training_workers(folder).items():
-            if pid in but:
-                continue
-            os.kill(pid, signal.SIGSTOP)
-            eventually(lambda: stands_still(pid), pause=0.01)  # noqa: B023
-            if not (run / "record.json").exists() and can_be_written(folder / "study.db"):
-                return pid, run
-            os.kill(pid, signal.SIGCONT)  # its trial came to its end in this very moment
-        return None
-
-    found: tuple[int, Path] = eventually(caught, seconds=300, pause=0.01)
+        for state in sorted(folder.glob("runs/*/checkpoints/step-*/state.json")):
+            run, epochs = state.parents[2], int(read_json(state)["epoch"])
+            if epochs and not (run / "record.json").exists():
+                found[int(read_json(run.with_name(f".{run.name}.lock"))["pid"])] = run, epochs
+    except (OSError, DataError):
+        return {}  # an older checkpoint was removed in this very moment
     return found
+
+
+def stop(pid: int, database: Path) -> None:
+    """Stops a process while it has no transaction open: nobody could use the database until it goes on."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: stands_still(pid), pause=0.01)
+        if can_be_written(database):
+            return
+        os.kill(pid, signal.SIGCONT)
 
 
 def stands_still(pid: int) -> bool:
