@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,14 +50,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_only_finished_test_runs_are_kept(dataset: Dataset, runs: Path, out: Path) -> None:
+def test_only_finished_test_runs_are_kept_each_once(dataset: Dataset, runs: Path, out: Path) -> None:
     add_run(runs, dataset, "a0")
     add_run(runs, dataset, "failed", status="failed", error="no memory")
     add_run(runs, dataset, "trial", config={"evaluate": "validation"})
     (runs / "begun").mkdir()
     (runs / "begun" / "events.jsonl").write_text("{}\n")
-    found = collect([runs], None, [], out)
-    assert (found.runs, found.left_out) == (1, ())
+    add_run(runs.with_name("copies"), dataset, "a0")
+    found = collect([runs, runs, runs.with_name("copies")], None, [], out)
+    assert found.runs == 1
+    (copy,) = found.left_out
+    assert "second one" in copy
     assert [*contents(out)] == [f"results/{dataset.name}.parquet"]
     (kept,) = read_results(out).records
     assert kept.model_dump() == read_record(runs / "a0").model_dump()
@@ -214,14 +218,6 @@ def test_a_damaged_record_is_told_and_left_out(
     assert len(found.left_out) == 1
     assert reason in found.left_out[0]
     assert [one.run_id for one in read_results(out).records] == ["good"]
-
-
-def test_two_folders_of_one_run_count_once(dataset: Dataset, runs: Path, out: Path) -> None:
-    add_run(runs, dataset, "a0")
-    add_run(runs.with_name("copies"), dataset, "a0")
-    found = collect([runs, runs, runs.with_name("copies")], None, [], out)
-    assert found.runs == 1
-    assert "second one" in found.left_out[0]
 
 
 def slot(number: int, state: str, **metadata: Any) -> dict[str, Any]:
@@ -392,29 +388,23 @@ def test_a_file_that_lost_bytes_is_refused(dataset: Dataset, runs: Path, out: Pa
                 assert read_results(out).records == (record,)
 
 
-def test_a_record_of_a_later_version_is_not_written_over(dataset: Dataset, runs: Path, out: Path) -> None:
+def test_what_cannot_be_read_is_not_written_over(dataset: Dataset, runs: Path, out: Path) -> None:
+    """A damaged study, and a record of a later version."""
     add_run(runs, dataset, "a0")
     collect([runs], None, [], out)
     (file,) = (out / "results").glob("*.parquet")
-    table = pq.read_table(file)
+    whole, table = file.read_bytes(), pq.read_table(file)
     record = {**json.loads(table["record"][0].as_py()), "schema_version": 2}
     place = table.schema.get_field_index("record")
     pq.write_table(table.set_column(place, "record", [[json.dumps(record)]]), file)
-    before = contents(out)
-    add_run(runs, dataset, "b0", seed=1)
-    with pytest.raises(DataError, match="nothing was written"):
-        collect([runs], None, [], out)
-    assert contents(out) == before
-
-
-def test_a_damaged_study_is_not_written_over(dataset: Dataset, runs: Path, out: Path) -> None:
-    (out / "results").mkdir(parents=True)
-    (out / "results" / "studies.json").write_text('[{"name": "not a study"}]')
-    add_run(runs, dataset, "a0")
-    before = contents(out)
-    with pytest.raises(DataError, match=r"studies\.json.*nothing was written"):
-        collect([runs], None, [], out)
-    assert contents(out) == before
+    for name in (file.name, "studies.json"):
+        before = contents(out)
+        add_run(runs, dataset, f"before-{name}", seed=1)
+        with pytest.raises(DataError, match=rf"(?s){re.escape(name)}.*nothing was written"):
+            collect([runs], None, [], out)
+        assert contents(out) == before
+        file.write_bytes(whole)
+        (out / "results/studies.json").write_text('[{"name": "not a study"}]')
 
 
 def test_two_at_once_lose_nothing(dataset: Dataset, tmp_path: Path, out: Path) -> None:

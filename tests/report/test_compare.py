@@ -161,15 +161,6 @@ def test_a_method_is_its_newest_run_of_every_seed(runs: Path, dataset: Dataset) 
     assert (alpha.seeds, beta.seeds) == ([0, 1, 2], [0, 1])
 
 
-def test_older_records_without_a_setting_count_as_the_same(runs: Path, dataset: Dataset) -> None:
-    folder = add_run(runs, dataset, "a7", seed=7)
-    record = json.loads((folder / "record.json").read_text())
-    del record["config"]["evaluate"]
-    (folder / "record.json").write_text(json.dumps(record))
-    (alpha, _) = find_contenders(["alpha", "beta"], [runs])
-    assert alpha.seeds == [0, 1, 2, 7]
-
-
 def test_runs_by_id_path_and_newest(runs: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(runs / "b1", tmp_path / "elsewhere" / "renamed")
     found = find_contenders(["last", "a0", str(moved)], [runs])
@@ -396,20 +387,18 @@ def test_trials_of_sweeps_are_in_no_table(mixed_runs: Path) -> None:
         comparison(trials)
 
 
-def test_a_trial_has_other_settings_than_the_run_of_its_config() -> None:
-    """Otherwise a bench would take the one for the other; a run from before there were trials is as a run now."""
+def test_which_settings_tell_runs_apart() -> None:
+    """A trial is not a run, else a bench would take the one for the other; a record that is too old for a setting is.
+
+    How rows would have been drawn for validation is no difference where none were.
+    """
     config = {"method": "m", "seed": 0, "params": {"beta": 1}}
-    assert settings_of(config) == settings_of({**config, "evaluate": "test"})
-    assert settings_of(config) != settings_of({**config, "evaluate": "validation"})
-
-
-@pytest.mark.parametrize("validation_rows", [None, "odd", {"size": 0.0}, {"size": 0, "draw": "any", "metric": "P@5"}])
-def test_how_rows_would_have_been_held_out_is_no_difference(validation_rows: Any) -> None:
-    """Runs from before there was a choice of `draw` stood beside newer ones as a row that looked the same."""
-    config = {"method": "m", "params": {"beta": 1}}
-    assert settings_of({**config, "validation": validation_rows}) == settings_of(config)
-    kept = [settings_of({**config, "validation": {"size": 0.1, "draw": draw}}) for draw in ("any", "covered")]
-    assert len({*kept, settings_of(config)}) == 3
+    unused = (None, "odd", {"size": 0.0}, {"size": 0, "draw": "any", "metric": "P@5"})
+    same = [config, {**config, "evaluate": "test"}, *({**config, "validation": value} for value in unused)]
+    assert len({*map(settings_of, same)}) == 1
+    others = [{**config, "validation": {"size": 0.1, "draw": draw}} for draw in ("any", "covered")]
+    others.append({**config, "evaluate": "validation"})
+    assert len({*map(settings_of, [config, *others])}) == 4
 
 
 def test_runs_without_a_common_metric(mixed_runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""A whole report made twice from nothing, by two processes that have nothing in common but the records."""
+"""A whole report made twice from nothing: in this process, and in one that shares nothing with it but the records."""
 
 import os
 import subprocess
@@ -9,9 +9,11 @@ from pathlib import Path
 from harness.io.files import write_json
 from harness.report.results import read_results
 from tests.faults.accounts import Account
+from tests.support.commands import call
 from tests.support.figure_runs import world
 
 ROOT = Path(__file__).parents[2]
+COMMAND = ("report", "--collect", "--write", "--folder")
 LATER_CLOCK = """
 import os, time
 ahead = 400 * 86400
@@ -39,16 +41,16 @@ def results_in(folder: Path, backwards: bool) -> Path:
     return folder
 
 
-def building(folder: Path, elsewhere: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+def in_another_process(folder: Path, elsewhere: Path, environment: dict[str, str]) -> "subprocess.Popen[str]":
     """`harness report --collect --write` from another current folder, with a home and settings of its own."""
     elsewhere.mkdir(parents=True)
-    own = {"HARNESS_HOME": str(elsewhere / "workspace"), "MPLCONFIGDIR": str(elsewhere), "PYTHONPATH": str(ROOT)}
+    own = {"HARNESS_HOME": str(elsewhere / "workspace"), "MPLCONFIGDIR": str(elsewhere)}
     code = (
         "import atexit, sys; from harness.cli import main; "
         "atexit.register(lambda: print({'torch', 'mlflow'} & {*sys.modules})); main(sys.argv[1:])"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", code, "report", "--collect", "--write", "--folder", str(folder)],
+        [sys.executable, "-c", code, *COMMAND, str(folder)],
         cwd=elsewhere,
         env={**os.environ, **own, **environment},
         stdout=subprocess.PIPE,
@@ -68,14 +70,13 @@ def test_two_processes_make_the_same_bytes_from_the_same_records(tmp_path: Path,
     clock, seen = tmp_path / "clock", tmp_path / "seen"
     clock.mkdir()
     (clock / "sitecustomize.py").write_text(LATER_CLOCK)
-    usual = {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8", "COLUMNS": "80"}
-    odd = {"PYTHONHASHSEED": "4242", "TZ": "Asia/Tokyo", "LC_ALL": "C", "COLUMNS": "200"}
+    odd = {"PYTHONHASHSEED": "4242", "TZ": "Asia/Tokyo", "LC_ALL": "C", "COLUMNS": "77"}
     odd |= {"PYTHONPATH": f"{clock}{os.pathsep}{ROOT}", "CLOCK_SEEN": str(seen)}
-    processes = [building(one, tmp_path / "here", usual), building(other, tmp_path / "there", odd)]
-    for process in processes:
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-        assert said.splitlines()[-1] == "set()", "neither torch nor MLflow is loaded for a report"
+    process = in_another_process(other, tmp_path / "there", odd)
+    assert call(*COMMAND, str(one)) == 0
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, printed
+    assert printed.splitlines()[-1] == "set()", "neither torch nor MLflow is loaded for a report"
     assert datetime.fromisoformat(seen.read_text()).replace(tzinfo=UTC) - datetime.now(UTC) > timedelta(days=365)
     made, again = content(one), content(other)
     kinds = {Path(name).suffix for name in made}

@@ -1,5 +1,6 @@
 """Tables are pure functions of records, and safe in every form."""
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from harness.report.cells import Figure
 from harness.report.documents import comparison
 from harness.report.results import read_records
 from harness.report.rows import changed_settings
-from harness.report.tables import render
+from harness.report.tables import FORMATS, render
 from harness.runs.record import RunRecord
 from tests.faults.accounts import Account
 
@@ -62,24 +63,22 @@ def test_what_is_missing_failed_or_tied_is_marked_in_every_form(account: Account
         record("e", method="dead", status="failed", metrics={}),
     ]
     (table,) = comparison(records)
-    rows = [line.strip("| ").split(" | ") for line in render([table], "md").splitlines() if line.startswith("| ")]
-    head, lines = rows[0], {cells[0]: cells for cells in rows}
-    shown = {name: dict(zip(head, cells, strict=True)) for name, cells in lines.items()}
-    assert "dead" not in shown
-    assert [shown[name]["P@1"] for name in ("two-seeds", "one-seed", "no-psp", "tied")] == [
-        *("51.00 ± 1.41", "**60.00**", "40.00", "**60.00**")  # what prints alike is marked alike
-    ]
-    assert (shown["no-psp"]["PSP@1"], shown["two-seeds"]["R@5"]) == ("X", "X")
-    assert shown["no-psp"]["R@5"] == shown["tied"]["R@5"] == "7.00"  # nobody is better than anybody
-    for text, mark in ((render([table], "tex"), r"\textbf{60.00}"), (render([table], "md"), "**60.00**")):
-        assert text.count(mark) == 2
-        assert text.count("51.00") == text.count("1.41") == 1
-    spread = [line.split(",") for line in render([table], "csv").splitlines()]
-    place = spread[0].index("P@1 std")
-    assert sorted(bool(row[place]) for row in spread[1:]) == [False, False, False, True]
-    account.did("one table: 2 seeds, 1 seed, a tie, a column of ties, 2 missing metrics, a failed run; 4 forms")
+    texts = {form: render([table], form) for form in FORMATS}
+    head, *lines = [line.strip("| ").split(" | ") for line in texts["md"].splitlines() if line.startswith("| ")]
+    shown = {cells[0]: dict(zip(head, cells, strict=True)) for cells in lines}
+    metrics = {name: [cells[metric] for metric in ("P@1", "PSP@1", "R@5")] for name, cells in shown.items()}
+    assert metrics == {  # what prints alike is marked alike, and nobody is better in a column of ties
+        "two-seeds": ["51.00 ± 1.41", "<ins>25.50 ± 0.71</ins>", "X"],
+        "one-seed": ["**60.00**", "**30.00**", "X"],
+        "no-psp": ["40.00", "X", "7.00"],
+        "tied": ["**60.00**", "X", "7.00"],
+    }
+    assert texts["tex"].count(r"\textbf{60.00}") == 2
+    spreads = [row["P@1 std"] for row in csv.DictReader(texts["csv"].splitlines())]
+    assert sum(map(bool, spreads)) == 1
+    account.did("one table: 2 seeds, 1 seed, a tie, a column of ties, 2 missing metrics, a failed run; 3 forms")
     account.saw(
-        f"missing cells {shown['no-psp']['PSP@1']}; spread on one row alone ({shown['two-seeds']['P@1']}); "
+        f"missing cells {metrics['no-psp'][1]}; spread on one row alone ({metrics['two-seeds'][0]}); "
         "no bold in the column of ties; the failed run is in no row"
     )
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -99,22 +98,6 @@ def test_failed_runs_alone_make_a_report_that_says_so(tmp_path: Path) -> None:
     assert "0 runs of 0 methods on no dataset" in site["README.md"].decode()
     assert "tables/comparison.md" not in site
     assert "tables/thesis-2.5.md" in site
-
-
-def test_hostile_names_stay_inert(tmp_path: Path) -> None:
-    """fault 64"""
-    evil = "=<script>alert(1)</script>_&%#|`x`"
-    one = record("evil", method="zeroshot")
-    one.config["method"] = evil
-    one.config["encoder"] = "../<b>"
-    one.dataset["name"] = evil
-    site = make_site(Results((one,)))
-    for name, content in site.items():
-        assert ".." not in name
-        assert "<" not in name
-        if name.endswith((".md", ".html")):
-            text = re.sub(r"(`+).*?\1", "", content.decode())  # in a span of code markup is text
-            assert "<script>alert" not in text
 
 
 def test_methods_at_their_own_settings_represent_themselves() -> None:
@@ -242,9 +225,9 @@ def test_pictures_are_compared_by_their_data(folder: Path) -> None:
             as_png(new_figure(width=width)[0], digest=digest) for width, digest in ((1, "a"), (2, "a"), (1, "b"))
         )
     (folder / "drawn.png").write_bytes(thin)
-    assert check_site(({"drawn.png": thick}), folder) == []
+    assert check_site({"drawn.png": thick}, folder) == []
     for content in (other, b"no picture", b""):
-        assert check_site(({"drawn.png": content}), folder) == ["drawn.png is not what the records give"]
+        assert check_site({"drawn.png": content}, folder) == ["drawn.png is not what the records give"]
 
 
 def test_the_committed_records_name_commits_that_everybody_has() -> None:
@@ -276,13 +259,6 @@ def test_text_that_is_no_record_does_not_end_a_report(
     assert "odd.json" in capsys.readouterr().err
 
 
-def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """fault 64"""
-    keep(folder, record("esc", encoder="st\x1b]0;owned\x07atic"))
-    assert call("report", "--runs", str(folder)) == 0
-    assert "\x1b" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("there", "alike"),
     [
@@ -297,5 +273,5 @@ def test_control_characters_do_not_reach_the_terminal(folder: Path, capsys: pyte
 def test_a_check_allows_one_in_the_last_printed_digit(there: str, alike: bool, tmp_path: Path) -> None:
     """fault 63: the last bits of a mean differ between processors, counts and words do not"""
     (tmp_path / "page.md").write_text(there)
-    faults = check_site(({"page.md": b"mean 51.23, p 0.0431 of 3 runs"}), tmp_path)
+    faults = check_site({"page.md": b"mean 51.23, p 0.0431 of 3 runs"}, tmp_path)
     assert (faults == []) is alike
