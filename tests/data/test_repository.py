@@ -135,7 +135,7 @@ def test_text_and_label_counts_that_differ(tmp_path, account: Account) -> None:
 LINES = st.text("ab \t\x0b\x1c\x85\u00e9\u00a0\u2028\u05e9\u202e\ufeff\U0001f642", max_size=8)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(LINES, min_size=3, max_size=9))
 def test_any_text_comes_back(tmp_path_factory, texts) -> None:
     """fault 44: emoji, right-to-left, separators that are no newline."""
@@ -206,7 +206,7 @@ WHOLE = [b"\n", json.dumps(good(1)).encode() + b"\n", json.dumps(good(2)).encode
 SOUP = st.one_of(st.binary(max_size=40), st.lists(st.sampled_from(WORDS + WHOLE), max_size=14).map(b"".join))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SOUP, st.sampled_from(["trn", "lbl"]))
 def test_random_bytes_never_raise_anything_but_a_user_error(tmp_path_factory, soup, name) -> None:
     home = tmp_path_factory.mktemp("home")
