@@ -120,7 +120,7 @@ def bench(
 
 @dataclass
 class _Bench:
-    """What a request came to."""
+    """A request with its cells and what is known of them."""
 
     request: "Request"
     store: "RunStore"
@@ -145,7 +145,7 @@ class _Bench:
 
 
 def _look(request: "Request", runs: Path, known: list[Path]) -> _Bench:
-    """The cells, those that are done marked as such; says which datasets are left out."""
+    """The cells of a request, those that are done marked as such; prints which datasets are left out."""
     from harness.experiments.bench import State
     from harness.experiments.bench.plan import plan
     from harness.experiments.bench.store import RunStore

@@ -103,7 +103,7 @@ def report(
 
 @dataclass(frozen=True)
 class _Given:
-    """What was typed, as far as several ways of reporting read it."""
+    """Options that several kinds of report read."""
 
     names: list[str]
     dataset: str | None
@@ -113,7 +113,7 @@ class _Given:
     as_json: bool
 
     def refuse_mixtures(self, chosen: dict[str, bool], compare: bool, explorer_alone: bool) -> None:
-        """One thing at a time."""
+        """Raise if options do not go together."""
         wanted = [name for name, is_wanted in chosen.items() if is_wanted]
         if len(wanted) > 1:
             raise UserError(f"{' and '.join(wanted)} are different reports; ask for one of them")
@@ -125,17 +125,17 @@ class _Given:
             raise UserError(f"what is to be done with {self.names[0]!r}? Names are for comparing: report --compare A B")
 
     def say(self, text: str) -> None:
-        """Tells a person; standard output is a program's where it asked for JSON."""
+        """Print a line for a person: on standard error where standard output is JSON."""
         say(text, err=self.as_json)
 
     @property
     def datasets(self) -> list[str] | None:
-        """Those named, or None for all."""
+        """The datasets that were named; None for all."""
         return [part.strip() for part in self.dataset.split(",") if part.strip()] if self.dataset else None
 
     @property
     def one_dataset(self) -> str | None:
-        """Where a single one is meant."""
+        """The dataset of a report that has one at most."""
         if self.datasets and len(self.datasets) > 1:
             raise UserError(f"--dataset {self.dataset}: one at a time here")
         return self.datasets[0] if self.datasets else None

@@ -111,7 +111,7 @@ def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[t
 
 def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]", as_json: bool) -> None:
     from harness.experiments.tune import ended, kept_studies
-    from harness.report.results import shown_value
+    from harness.report.results import format_value
 
     studies = kept_studies(REPORTS)
     cells, metadata = [], []
@@ -120,7 +120,7 @@ def _show(tuning: "Tuning", wanted: "list[tuple[str, TuningRow]]", as_json: bool
         best = study.chosen if study else None
         there, budget = len(study.trials) if study else _begun(tuning.study(row, dataset)), tuning.budget(dataset)
         values = [f"{best.values[name]:.2f}" if best else "" for name in tuning.objectives]
-        point = ", ".join(f"{name}={shown_value(value)}" for name, value in best.params.items()) if best else row.over
+        point = ", ".join(f"{name}={format_value(value)}" for name, value in best.params.items()) if best else row.over
         cells.append([dataset, row.row, f"{there} of {budget}", *values, point])
         found = {"trial": best.number, "values": best.values, "params": best.params} if best else None
         metadata.append(

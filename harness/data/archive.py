@@ -76,7 +76,7 @@ class _Unpacking:
         return DataError(f"refused, nothing was unpacked: {reason}", self.archive)
 
     def admit(self, name: str, *, folder: bool) -> Path:
-        """Where the entry goes inside the target, or a refusal."""
+        """The path of an entry inside the target; raises if the entry is refused."""
         self._entries += 1
         if self._entries > self.limits.entries:
             raise self.refuse(f"more than {self.limits.entries:,} entries")
@@ -95,7 +95,7 @@ class _Unpacking:
         return self.folder / path
 
     def require_bounded(self, total: int) -> None:
-        """Judges the number of bytes that have come out so far."""
+        """Raises if `total` bytes are too much to come out of the archive."""
         if reason := explosion(self.archive, total, self.limits):
             raise self.refuse(reason)
 
@@ -112,7 +112,7 @@ class _Unpacking:
 
 
 class _Bounded:
-    """A seekable view of a decompressor in which nothing can be asked for, or skipped over, beyond the limits."""
+    """A seekable reader of a decompressor in which nothing can be asked for, or skipped over, beyond the limits."""
 
     def __init__(self, raw: IO[bytes], unpacking: _Unpacking) -> None:
         self._raw, self._unpacking = raw, unpacking

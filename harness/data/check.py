@@ -241,7 +241,7 @@ def _first_pair(name: str, other: str, pairs: RowPairs) -> str:
 
 @dataclass(frozen=True)
 class RowScan:
-    """What one pass over a column's bytes tells of each row."""
+    """Properties of every row of a column, from one pass over its bytes."""
 
     hashes: NDArray[np.uint64]
     """Equal for equal texts, [N]."""

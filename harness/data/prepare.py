@@ -36,7 +36,7 @@ class Source(Protocol):
     """Where a dataset's raw form comes from; see the module docstring."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """JSON metadata that identify the raw data without reading all of it."""
+        """JSON values that identify the raw data without reading all of it."""
         ...
 
     def write(self, card: DatasetCard, raw: Path, writer: "DatasetWriter") -> dict[str, Any]:

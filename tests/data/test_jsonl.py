@@ -183,7 +183,7 @@ def test_a_taken_name_is_refused_unless_overwritten(folder, home) -> None:
     assert leftovers(home) == before
 
 
-def test_held_out_rows_depend_on_their_text_alone(tmp_path) -> None:
+def test_drawn_test_rows_depend_on_their_text_alone(tmp_path) -> None:
     """fault 47: rows of equal text are never parted."""
     rows = [{"id": n, "text": f"text {n % 150}", "labels": [("red", 7)[n % 2]]} for n in range(300)]
     pairs = [{"split": "train", "id": n, "label": "café"} for n in range(0, 300, 7)]

@@ -204,7 +204,7 @@ WORDS = st.sampled_from([b"998:1", b"999:1", b"999:0", b"3:0", b"3", b"3,998", b
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from([b"3 999\n", b"3 7 999\n"]), st.one_of(SOUP, st.lists(WORDS, max_size=12).map(b" ".join)))
-def test_the_fast_road_and_the_slow_road_agree(place, header, soup) -> None:
+def test_the_fast_and_the_slow_reader_agree(place, header, soup) -> None:
     """Whatever the bytes are, both accept with equal matrices or both refuse with one message."""
     path, outcomes = place(header + soup), []
     for slow in (False, True):

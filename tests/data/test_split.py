@@ -39,7 +39,7 @@ def test_as_many_as_can_be_are_covered(rows: list[set[int]], data: st.DataObject
         assert all(left_alone(train, np.append(drawn[:covered], other)) > 0 for other in others)
 
 
-def test_labels_of_one_row_are_held_out_only_if_nothing_else_is_left() -> None:
+def test_the_only_row_of_a_label_is_drawn_last() -> None:
     train = matrix([{0}, {1}, {2}, {3}, {3}, {3}], 4)
     order = np.arange(6)
     assert set(covered_draw(train, order, 2)) <= {3, 4, 5}
