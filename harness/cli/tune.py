@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import DryRun, Json, Track, Workers
+from harness.cli.options import DryRun, Json, Track, Workers, comma_list
 from harness.cli.report import REPORTS
 from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
@@ -93,7 +93,7 @@ def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[t
     from harness.errors import unknown_name
 
     def named(text: str | None, known: list[str], kind: str) -> list[str]:
-        words = known if text is None else [word.strip() for word in text.split(",") if word.strip()]
+        words = known if text is None else comma_list(text)
         for word in words:
             if word not in known:
                 raise unknown_name(kind, word, known)

@@ -251,7 +251,7 @@ def read_study(path: Path) -> Study:
 
 
 def _shared(config: dict[str, Any], space: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The settings of a sweep that decide its outcome, without those that it searched and what it held out."""
+    """The settings of a sweep that decide its outcome, without those that it searched and its validation rows."""
     searched = {key for name, given in space.items() for key in given.get("knobs") or [name]}
     drawn = searched | {f"params.{key}" for key in searched}
     return {

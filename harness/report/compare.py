@@ -49,14 +49,14 @@ from harness.settings.identity import varying
 LEVEL = 0.05
 """What is decided is decided at this level; intervals cover one minus it."""
 DEFAULT_RESAMPLES = 10_000
-_FEWEST_RESAMPLES = 100
-_MANY = 200
+FEWEST_RESAMPLES = 100
+MANY_DIFFERENCES = 200
 """Rows that differ from which on their sum is taken for normal."""
 _SAME = 1e-6
 """Scores are stored as float32; a difference below this share of them counts as zero."""
-_MANY_ROWS = 4096
+MANY_ROWS = 4096
 """Rows above which the interval is taken for that of a normal mean."""
-_BLOCK_NUMBERS = 2**20
+BLOCK_NUMBERS = 2**20
 """Random numbers held at a time."""
 
 
@@ -72,7 +72,7 @@ def bootstrap_interval(
         seed: Same seed, same interval.
     """
     rows = len(difference)
-    if rows > _MANY_ROWS:
+    if rows > MANY_ROWS:
         return _normal_interval(difference, ideal)
 
     def statistics(generator: np.random.Generator, size: int) -> Floats:
@@ -113,7 +113,7 @@ def p_value(difference: Floats, *, resamples: int = DEFAULT_RESAMPLES, seed: int
     sizes = np.abs(difference[difference != 0])
     if not len(sizes):
         return 1.0
-    if len(sizes) >= _MANY:
+    if len(sizes) >= MANY_DIFFERENCES:
         spread = math.sqrt(2 * float(np.square(sizes).sum()))
         return math.erfc(abs(float(difference.sum())) / spread) if spread else 1.0
 
@@ -128,7 +128,7 @@ def p_value(difference: Floats, *, resamples: int = DEFAULT_RESAMPLES, seed: int
 def _in_blocks(draw: Callable[[np.random.Generator, int], Floats], rows: int, resamples: int, seed: int) -> Floats:
     """A statistic of every draw, [resamples]; `draw` makes some of them, with a random number for each of the rows."""
     generator = np.random.default_rng(seed)
-    block = max(1, _BLOCK_NUMBERS // rows)
+    block = max(1, BLOCK_NUMBERS // rows)
     sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
     return np.concatenate([draw(generator, size) for size in sizes])
 
@@ -497,8 +497,8 @@ class Comparison:
         parts = [
             f"Percent on {self.rows:,} test rows, paired, mean over seeds ({seeds}).",
             f"Percentile bootstrap, {self.resamples:,} resamples of rows (not of trainings), seed {self.seed}; above "
-            f"{_MANY_ROWS:,} rows its normal limit.",
-            f"Sign-flip test, in its normal limit where {_MANY} rows or more differ{family}; "
+            f"{MANY_ROWS:,} rows its normal limit.",
+            f"Sign-flip test, in its normal limit where {MANY_DIFFERENCES} rows or more differ{family}; "
             f"verdict at {100 * LEVEL:g} %.",
             f"Data {str(data.dataset.get('digest', ''))[:12]}, metrics v{data.metric_version}.",
         ]
@@ -527,8 +527,8 @@ def compare(
         allow_mixed: Also compare runs that differ in data, filter, propensity constants, metric or harness version, as
             long as their rows are equal in number.
     """
-    if resamples < _FEWEST_RESAMPLES:
-        raise UserError(f"{resamples} resamples are too few to decide anything; take {_FEWEST_RESAMPLES} or more")
+    if resamples < FEWEST_RESAMPLES:
+        raise UserError(f"{resamples} resamples are too few to decide anything; take {FEWEST_RESAMPLES} or more")
     mixed = _mixture(contenders)
     if mixed and not allow_mixed:
         raise UserError(f"these runs do not belong in one comparison: {'; '.join(mixed)}; --allow-mixed compares them")

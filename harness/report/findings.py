@@ -15,7 +15,7 @@ from harness.report.claims import NAMED, TRANSFORMER, Findings, row_of, summary
 from harness.report.compare import LEVEL, holm, p_value
 from harness.report.figures.drawing import figure_stem
 from harness.report.published import RowResult, TableResult, measured, rows_ahead
-from harness.report.results import Results, Study, is_number, machine_of, own_scorer, shown_value
+from harness.report.results import Results, Study, format_value, is_number, machine_of, own_scorer
 from harness.report.rows import trained
 from harness.report.tables import as_markdown, render_template
 from harness.runs.record import RunRecord
@@ -360,7 +360,7 @@ def tried_tables(studies: Sequence[Study]) -> list[Table]:
         first, best = next((one for one in study.ended if one.number == 0), None), study.chosen
         if not study.name.startswith(TRIED) or first is None or best is None:
             continue
-        point = ", ".join(f"{name} {shown_value(value)}" for name, value in best.params.items())
+        point = ", ".join(f"{name} {format_value(value)}" for name, value in best.params.items())
         words = (study.dataset, study.method, ", ".join(study.space), str(len(study.ended)), point)
         values = [trial.values[name] for name in study.objectives for trial in (first, best)]
         cells = (*map(Cell, words), *(Cell.of(Figure(value, n=1)) for value in values))

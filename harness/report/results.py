@@ -93,7 +93,7 @@ class Study(Strict):
         return max(self.ended, key=lambda trial: (sum(trial.values.values()), -trial.number), default=None)
 
 
-def shown_value(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a drawn value with as many digits as tell two trials apart."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 

@@ -143,10 +143,10 @@ def _batch(record: RunRecord) -> float | None:
 
 
 def _trained_rows(record: RunRecord) -> float:
-    """Train rows without those held out."""
+    """Train rows without validation rows."""
     rows = record.dataset.get("statistics", {}).get("train") or 0
-    held = record.config.get("validation", {}).get("size") or 0
-    return float(rows - (round(held) if held >= 1 else round(held * rows)))
+    size = record.config.get("validation", {}).get("size") or 0
+    return float(rows - round(size if size >= 1 else size * rows))
 
 
 def _course(name: str, last: bool = False) -> _Cost:

@@ -21,7 +21,7 @@ from harness.infer.serve import load_package
 from harness.io.files import MANIFEST, read_manifest, sha256_json, write_manifest
 from harness.model.folders import remembered_folders
 from harness.report.collect import collect, read_study
-from harness.report.compare import _FEWEST_RESAMPLES, Run, compare, find_contenders
+from harness.report.compare import FEWEST_RESAMPLES, Run, compare, find_contenders
 from harness.report.documents import comparison
 from harness.report.earlier import read_earlier, read_rows
 from harness.report.explorer.predictions import open_prepared, read_predictions
@@ -60,7 +60,7 @@ def _read_record(data: bytes, folder: Path) -> None:
 
 def _compare_with_twin(run: Path) -> None:
     found = find_contenders([str(run), str(twin_of(run))], [run.parent])
-    compare(found, resamples=_FEWEST_RESAMPLES).as_table()
+    compare(found, resamples=FEWEST_RESAMPLES).as_table()
 
 
 def _read_report(data: bytes, folder: Path) -> None:

@@ -55,7 +55,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("limit", [4096, 0], ids=["drawn", "normal limit"])
 def test_intervals_agree_with_scipy(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are random: an end of an interval from R draws has the standard error sqrt(.025 x .975 / R) sigma / .058."""
-    monkeypatch.setattr(compare, "_MANY_ROWS", limit)
+    monkeypatch.setattr(compare, "MANY_ROWS", limit)
     resamples = 4000
     plain, (ratio, ideal) = few_valued(300, 1, 0.05), many_valued(700, 2)
     options = {"paired": True, "method": "percentile", "n_resamples": resamples}
@@ -80,7 +80,7 @@ def test_a_ratio_is_drawn_with_its_denominator() -> None:
 @pytest.mark.parametrize("limit", [4096, 0], ids=["drawn", "normal limit"])
 def test_intervals_cover_and_tests_hold_their_level(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing differs, 95 % of the intervals hold 0 and 5 % of the p values are below 0.05."""
-    monkeypatch.setattr(compare, "_MANY_ROWS", limit)
+    monkeypatch.setattr(compare, "MANY_ROWS", limit)
     trials, covered, rejected = 300, 0, 0
     for trial in range(trials):
         difference = few_valued(150, trial) if trial % 2 else np.random.default_rng(trial).laplace(size=150)
@@ -109,7 +109,7 @@ def test_the_normal_approximation_is_the_test_that_draws(seed: int, effect: floa
     difference, _ = many_valued(1000, seed % 1000)
     difference += effect * difference.std() / np.sqrt(1000) - difference.mean()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "_MANY", 10_000)
+        patch.setattr(compare, "MANY_DIFFERENCES", 10_000)
         drawn = p_value(difference, resamples=4000)
     assert p_value(difference) == pytest.approx(drawn, abs=0.05)
 
@@ -130,7 +130,7 @@ def test_memory_is_some_copies_of_the_rows_whatever_the_number_of_draws() -> Non
     p_value(difference)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20 * difference.nbytes + 8 * 4 * compare._BLOCK_NUMBERS
+    assert peak < 20 * difference.nbytes + 8 * 4 * compare.BLOCK_NUMBERS
 
 
 @given(st.lists(st.floats(0.0001, 1), min_size=1, max_size=8))
