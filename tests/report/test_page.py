@@ -212,7 +212,7 @@ def test_scripts_make_no_markup_of_text_and_ask_nobody() -> None:
             assert word not in text, (name, word)
 
 
-# what the page is told of the runs
+# the data of the page
 
 
 def rows_of(data: dict[str, Any], dataset: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
@@ -249,7 +249,7 @@ def test_trials_are_left_out_and_failures_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"dataset": {**record().dataset, "propensity": {"a": 0.5, "b": 0.4}}}, "propensity A 0.5, B 0.4"),
         ({"environment": {"harness": "9.9"}}, "harness 9.9"),
@@ -258,7 +258,7 @@ def test_trials_are_left_out_and_failures_are_told() -> None:
         ({"dataset": {**record().dataset, "digest": "e" * 64}}, "data eeeeeeeeeeee"),
     ],
 )
-def test_runs_measured_otherwise_are_another_dataset_with_a_name_of_its_own(changes: Any, told: str) -> None:
+def test_runs_measured_otherwise_are_another_dataset_with_a_name_of_its_own(changes: Any, text: str) -> None:
     """Fault 62: constants and versions are never averaged over."""
     about = {**record().dataset, "propensity": {"a": 0.55, "b": 1.5}}
     usual = [record(seed=seed, p1=50.0, dataset=about, environment={"harness": "0.1"}) for seed in (0, 1)]
@@ -267,9 +267,9 @@ def test_runs_measured_otherwise_are_another_dataset_with_a_name_of_its_own(chan
     first, second = sorted(data["datasets"], key=lambda one: len(one["rows"][0]["runs"]), reverse=True)
     assert first["rows"][0]["figures"]["P@1"] == {"mean": 50.0, "std": 0.0}
     assert second["rows"][0]["figures"]["P@1"] == {"mean": 80.0}
-    assert told in second["label"]
-    assert told in second["note"]
-    assert told not in first["label"]
+    assert text in second["label"]
+    assert text in second["note"]
+    assert text not in first["label"]
     assert first["key"] != second["key"]
 
 
@@ -338,12 +338,12 @@ def test_settings_say_what_is_not_the_default() -> None:
     )
     older_config = {**nested({key: value for key, value in flat.items() if key != "params.eta"}), **names, "seed": 1}
     older = record(config=older_config, dataset=about, run_id="older")
-    told = {row["runs"][0]: row for row in data_of(plain, changed, older)["datasets"][0]["rows"]}
-    assert told["changed"]["settings"] == "beta=99"
-    assert told["plain"]["settings"] == ""
-    assert told["plain"]["runs"] == ["plain", "older"], "a key that a record does not have is no difference"
+    rows = {row["runs"][0]: row for row in data_of(plain, changed, older)["datasets"][0]["rows"]}
+    assert rows["changed"]["settings"] == "beta=99"
+    assert rows["plain"]["settings"] == ""
+    assert rows["plain"]["runs"] == ["plain", "older"], "a key that a record does not have is no difference"
     foreign = [
         record(config={**record().config, "params": {"beta": beta, "eta": 1}}, run_id=f"{beta}") for beta in (3, 4)
     ]
-    told = {row["runs"][0]: row["settings"] for row in data_of(*foreign)["datasets"][0]["rows"]}
-    assert told == {"3": "beta=3", "4": "beta=4"}, "a method of elsewhere is told apart by what varies"
+    changes = {row["runs"][0]: row["settings"] for row in data_of(*foreign)["datasets"][0]["rows"]}
+    assert changes == {"3": "beta=3", "4": "beta=4"}, "a method of elsewhere is told apart by what varies"

@@ -454,19 +454,19 @@ def pick_runs(page: Page, *runs: str) -> None:
     expect(page.locator("#predictions .method")).to_have_count(len(runs))
 
 
-def frequency(told: str) -> tuple[str, int]:
+def frequency(text: str) -> tuple[str, int]:
     """Bin and number of train rows at the end of a text."""
-    found = re.search(r"(head|torso|tail)\D+(\d+)\D*$", told)
-    assert found, told
+    found = re.search(r"(head|torso|tail)\D+(\d+)\D*$", text)
+    assert found, text
     return found[1], int(found[2])
 
 
 def check_query(query: dict[str, Any], row: int, one: World = MADE) -> None:
     """Hits, misses, frequencies and scores are those of the made-up world."""
     assert len(query["truth"]) == len(one.truth[row])
-    for label, told in zip(one.truth[row], query["truth"], strict=True):
-        assert told.startswith(one.labels[label][0])
-        assert frequency(told) == one.labels[label][1:]
+    for label, text in zip(one.truth[row], query["truth"], strict=True):
+        assert text.startswith(one.labels[label][0])
+        assert frequency(text) == one.labels[label][1:]
     for number, method in enumerate(one.methods):
         shown = query["methods"][f"r{number}"]
         assert method in shown["text"]
@@ -546,8 +546,8 @@ def test_queries_are_searched_in_all_shards_and_chosen_with_keys(tab: Visitor, w
 
 
 def margins_shown(page: Page) -> list[tuple[int, float]]:
-    told = "all => all.map((one) => [Number(one.dataset.row), Number(one.dataset.margin)])"
-    return [(row, margin) for row, margin in page.locator("#compare-list li[data-row]").evaluate_all(told)]
+    pairs = "all => all.map((one) => [Number(one.dataset.row), Number(one.dataset.margin)])"
+    return [(row, margin) for row, margin in page.locator("#compare-list li[data-row]").evaluate_all(pairs)]
 
 
 def test_two_methods_are_compared(tab: Visitor, whole: Path) -> None:
@@ -559,8 +559,8 @@ def test_two_methods_are_compared(tab: Visitor, whole: Path) -> None:
             page.locator("#compare-metric").select_option(f"P@{k}")
             margins = MADE.margins(1, 0, k)
             wins, losses = (sum(map(SIDES[side], margins)) for side in ("wins", "losses"))
-            told = f"{wins:,} wins, {len(margins) - wins - losses:,} ties, {losses:,} losses"
-            expect(page.locator("#compare-summary")).to_contain_text(told)
+            text = f"{wins:,} wins, {len(margins) - wins - losses:,} ties, {losses:,} losses"
+            expect(page.locator("#compare-summary")).to_contain_text(text)
             for side, belongs in SIDES.items():
                 page.locator("#compare-side").select_option(side)
                 expect(page.locator("#compare-list li[data-row]").first).to_be_visible()
@@ -594,8 +594,8 @@ def changed(script: Path, change: Callable[[Any], Any]) -> None:
     """Another content in the call of a shard; all else is as it was."""
     given = script.read_text().strip().removeprefix("harnessShard(").removesuffix(");")
     *names, content, build = json.loads(f"[{given}]")
-    told = ",".join(json.dumps(value) for value in (*names, change(content), build))
-    script.write_text(f"harnessShard({told});")
+    text = ",".join(json.dumps(value) for value in (*names, change(content), build))
+    script.write_text(f"harnessShard({text});")
 
 
 def test_an_explorer_made_anew_is_not_mixed_with_the_one_before(tab: Visitor, tmp_path: Path) -> None:
@@ -654,10 +654,10 @@ def test_a_list_that_cannot_be_used_is_told_with_what_to_do(tab: Visitor, tmp_pa
     )
     with tab.visit(file) as page:
         missing = page.locator("#explorer-missing")
-        for content, told in cases:
+        for content, text in cases:
             manifest.write_text(content)
             page.reload()
-            expect(missing).to_contain_text(told)
+            expect(missing).to_contain_text(text)
             expect(missing).to_contain_text("python -m harness report --write --explorer")
             expect(page.locator("#compare-missing")).to_be_visible()
             expect(page.locator("#query-list")).to_be_hidden()

@@ -7,8 +7,11 @@
                 labels-000.js     text, number of train rows and bin of every label
                 r0-hits.js        one character per row: which of its first five predictions are true
 
-They hold texts of other people, so they are made where they are looked at and stay out of the repository. The same
-runs give the same bytes. `build` is a hash of all that is shown of a dataset, in the manifest too: a page that was
+One run of each method and encoder is shown, with the method's own settings. Runs whose data, filter setting or metric
+version differ never stand side by side: of several the most frequent is taken, the newest on ties.
+
+The scripts hold texts of other people, so they are made where they are looked at and stay out of the repository. The
+same runs give the same bytes. `build` is a hash of all that is shown of a dataset, in the manifest too: a page that was
 opened before the files were made anew does not mix the two.
 """
 
@@ -25,10 +28,20 @@ from harness.data.prepare import prepared_folders
 from harness.errors import UserError
 from harness.io.files import home, locked, whole_folder
 from harness.io.progress import progress
-from harness.report.explorer.predictions import PER_ROW, Predictions, Prepared, open_prepared, read_predictions
-from harness.report.explorer.selection import Shown, choose, find_runs
+from harness.report.compare import Run
+from harness.report.explorer.predictions import (
+    FILES,
+    PER_ROW,
+    Predictions,
+    Prepared,
+    Shown,
+    open_prepared,
+    read_predictions,
+)
 from harness.report.explorer.shards import as_json, call, write_dataset
-from harness.runs.record import RunRecord
+from harness.report.results import conditions
+from harness.report.rows import changed_settings
+from harness.runs.record import RunRecord, find_records, is_trial
 
 __all__ = ["Written", "build_explorer"]
 
@@ -60,7 +73,7 @@ def build_explorer(runs: Sequence[Path], out: Path, datasets: Sequence[str] | No
         out: The folder to write, `explorer` beside the page.
         datasets: Names; all that have runs if absent.
     """
-    shown, left_out = choose(find_runs(runs), prepared_folders(), datasets)
+    shown, left_out = _choose(_find_runs(runs), prepared_folders(), datasets)
     entries: list[dict[str, Any]] = []
     sizes: list[int] = []
     out = out.absolute()
@@ -89,6 +102,73 @@ def build_explorer(runs: Sequence[Path], out: Path, datasets: Sequence[str] | No
             sizes = [path.stat().st_size for path in draft.path.rglob("*.js")]
     written = {entry["name"]: tuple(run["id"] for run in entry["runs"]) for entry in entries}
     return Written(written, len(sizes), sum(sizes), tuple(left_out))
+
+
+def _find_runs(folders: Sequence[Path]) -> list[Run]:
+    """Finished runs on test rows whose predictions are there, oldest first."""
+    found = {}
+    for record in find_records(list(folders)):
+        places = [folder / record.run_id for folder in folders]
+        place = next((place for place in places if all((place / name).is_file() for name in FILES)), None)
+        if place is not None and record.status == "finished" and not is_trial(record.config):
+            found[record.run_id] = Run(place, record)
+    return list(found.values())
+
+
+def _choose(
+    runs: list[Run], prepared: dict[str, Path], datasets: Sequence[str] | None
+) -> tuple[list[Shown], list[str]]:
+    """The runs to show by dataset, and a sentence for everything that is left out but might be expected.
+
+    Args:
+        runs: From `_find_runs`.
+        prepared: Folders by digest, from `prepared_folders`.
+        datasets: Names, in the order in which they are shown; all if absent.
+    """
+    by_name: dict[str, list[Run]] = {}
+    for run in runs:
+        by_name.setdefault(str(run.record.dataset["name"]), []).append(run)
+    shown, left_out = [], []
+    for name in sorted(by_name) if datasets is None else dict.fromkeys(datasets):
+        known = by_name.get(name, [])
+        measured = [conditions(run.record) for run in known if _digest(run) in prepared]
+        if not measured:
+            left_out.append(_absent(name, known))
+            continue
+        newest = {condition: place for place, condition in enumerate(measured)}
+        usual = max(newest, key=lambda condition: (measured.count(condition), newest[condition]))
+        alike = [run for run in known if conditions(run.record) == usual]
+        if others := len(known) - len(alike):
+            left_out.append(f"{name}: {others} runs of other data, filter, propensity or metric version are left out")
+        title = str(alike[-1].record.dataset.get("title") or name)
+        shown.append(Shown(name, title, prepared[_digest(alike[-1])], _one_of_each(alike)))
+    return shown, left_out
+
+
+def _one_of_each(runs: list[Run]) -> tuple[Run, ...]:
+    """One run per method and encoder, by name: own settings before others, then the lowest seed, then the newest."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.record.config["method"], run.record.config["encoder"]), []).append(run)
+    chosen = []
+    for _, group in sorted(groups.items()):
+        usual = [run for run in group if not changed_settings(run.record)] or group
+        lowest = min(run.record.config["seed"] for run in usual)
+        chosen.append([run for run in usual if run.record.config["seed"] == lowest][-1])
+    return tuple(chosen)
+
+
+def _digest(run: Run) -> str:
+    return str(run.record.dataset.get("digest"))
+
+
+def _absent(name: str, runs: list[Run]) -> str:
+    if not runs:
+        return f"{name}: there is no finished run with predictions; `python -m harness run --dataset {name}` makes one"
+    return (
+        f"{name}: the data of its {len(runs)} runs is not prepared in this workspace; "
+        f"`python -m harness data prepare {name}` does that"
+    )
 
 
 class _NothingToShow(Exception):

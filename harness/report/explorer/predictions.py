@@ -34,6 +34,17 @@ _POWERS = np.array([float(f"1e{power}") for power in range(64)])
 
 
 @dataclass(frozen=True)
+class Shown:
+    """The runs of one dataset."""
+
+    dataset: str
+    title: str
+    data: Path
+    """Its prepared folder."""
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
 class Prepared:
     """Texts and labels, memory-mapped where they are large."""
 

@@ -18,8 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from harness.data.ragged import Texts
-from harness.report.explorer.predictions import Predictions, Prepared
-from harness.report.explorer.selection import Shown
+from harness.report.explorer.predictions import Predictions, Prepared, Shown
 from harness.report.results import own_scorer
 from harness.report.rows import changed_settings
 from harness.runs.record import RunRecord
