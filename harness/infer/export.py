@@ -1,4 +1,4 @@
-"""A trained dual encoder as a folder that other software reads.
+"""The model of a run as a folder that other software reads: its dual encoder, or all weights by name.
 
     z = N(tanh(W f(x) + b))        f: encoder, W and b: projection, N(v) = v / max(|v|, 1e-12)
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 import transformers
@@ -28,12 +29,16 @@ from torch import Tensor, nn
 from harness import __version__
 from harness.data.tokens import Tokenizer
 from harness.errors import DataError, UserError
+from harness.infer.load import TrainedRun
 from harness.io.files import sha256_file, whole_folder, write_json, write_text
 from harness.io.printable import printable
 from harness.model.encoders.encoder import Encoder
 from harness.model.encoders.static import StaticEncoder
 from harness.model.encoders.transformer import TransformerEncoder, quiet_library
+from harness.model.heads import RetrievalHead, TwoHeads
+from harness.settings.method import Ranker
 
+FORMATS = ("sentence-transformers", "safetensors")
 WEIGHTS = "model.safetensors"
 _POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -59,6 +64,78 @@ from safetensors.torch import load_file
 tensors = load_file({folder} + "/model.safetensors")  # the path of this folder
 ```
 """
+
+
+def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
+    """Write the model of a run into a new folder.
+
+    Args:
+        trained: The run.
+        form: `sentence-transformers` for its dual encoder as a folder for that library, `safetensors` for all weights.
+        folder: New, or empty.
+    """
+    assert form in FORMATS
+    if trained.parts.fitted is not None:
+        raise UserError(
+            f"method {trained.config.method!r} has no dual encoder and no weights by name, so it cannot be exported; "
+            f"its files are in the folder model/ of run {trained.record.run_id}"
+        )
+    if form == "safetensors":
+        export_safetensors(_weights(trained), folder, _metadata(trained, trained.record.metrics))
+        return
+    scorer, projection = _dual_encoder(trained)
+    metadata = _metadata(trained, trained.record.scorers.get(scorer, trained.record.metrics))
+    export_sentence_transformers(trained.encoder, projection, folder, max_len=trained.max_len, metadata=metadata)
+
+
+def _weights(trained: TrainedRun) -> dict[str, Tensor]:
+    model = trained.parts.model
+    if model is not None:  # a table in bfloat16 becomes what every reader knows
+        return {
+            name: tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
+            for name, tensor in model.state_dict().items()
+        }
+    return {f"encoder.{name}": tensor for name, tensor in trained.encoder.state_dict().items()}
+
+
+def _dual_encoder(trained: TrainedRun) -> tuple[str, nn.Linear | None]:
+    """The scorer that needs text alone, and what it puts on top of the encoder."""
+    model, scoring = trained.parts.model, trained.parts.scoring
+    instead = "export its weights: --format safetensors"
+    refused = UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
+    if model is not None and not isinstance(model, TwoHeads):
+        raise refused
+    if isinstance(scoring, Ranker) or scoring.text_scorer is None:
+        raise refused
+    sample = trained.label_tokens.take(np.arange(min(64, len(trained.label_tokens))))
+    lengths = np.linalg.norm(scoring.label_vectors(sample, (scoring.text_scorer,))[scoring.text_scorer], axis=1)
+    if not np.isclose(lengths[lengths > 0], 1, atol=1e-4).all():
+        raise UserError(
+            f"run {trained.record.run_id} scores by inner products of vectors of any length, an export for "
+            f"sentence-transformers by cosines; {instead}"
+        )
+    head = None if model is None else model.retrieval
+    return scoring.text_scorer, head.projection if isinstance(head, RetrievalHead) else None
+
+
+def _metadata(trained: TrainedRun, metrics: dict[str, float]) -> dict[str, Any]:
+    """What the model card says."""
+    record = trained.record
+    return {
+        "run": record.run_id,
+        "method": trained.config.method,
+        "dataset": record.dataset["name"],
+        "dataset_digest": record.dataset["digest"],
+        "encoder": record.encoder["name"],
+        "encoder_identity": record.encoder["identity"],
+        "max_len": trained.max_len,
+        "seed": trained.config.seed,
+        "params": trained.config.params,
+        "metrics": metrics,
+    }
+
+
+# ---------------------------------------------------------------- parts as folders
 
 
 def export_sentence_transformers(
@@ -125,8 +202,7 @@ def _check_fit(encoder: Encoder, projection: nn.Linear | None, max_len: int) -> 
     specials = _read_tokenizer(encoder.tokenizer).num_special_tokens_to_add(is_pair=False)
     if max_len <= specials:
         raise UserError(f"max_len {max_len} leaves no room for text beside {specials} special tokens; raise it")
-    if projection is not None and projection.in_features != encoder.dim:
-        raise ValueError(f"a projection of {projection.in_features} dimensions on an encoder of {encoder.dim}")
+    assert projection is None or projection.in_features == encoder.dim
     _check_finite(encoder.state_dict())
     if projection is not None:
         _check_finite(projection.state_dict())

@@ -1,19 +1,17 @@
 """A finished run back in memory: the same data, the same encoder, the weights it ended with.
 
 Everything is rebuilt from the run folder and compared with its record, because a model on other data or on another
-encoder would answer without any error, and wrongly. `export_run` hands the model on to other software.
+encoder would answer without any error, and wrongly.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from harness.augment import NONE, with_augmented_rows
 from harness.data import Dataset, load
 from harness.data.ragged import Ragged, Texts
-from harness.errors import DataError, UserError, unknown_name
+from harness.errors import DataError, UserError
 from harness.io.files import read_manifest, sha256_json
 from harness.machine.device import choose_device
 from harness.model.encoders.encoder import Encoder, load_encoder
@@ -30,16 +28,12 @@ from harness.runs.record import (
 from harness.runs.record import run_folder as named_folder
 from harness.settings.identity import BEFORE
 from harness.settings.layers import Layer, resolve_layers
-from harness.settings.method import Inputs, Parts, Ranker, load_method
+from harness.settings.method import Inputs, Parts, load_method
 from harness.settings.schema import RunConfig
 from harness.train.inputs import text_length, tokenise, train_side, validation_split
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
 NEWEST = "last"
 """The name that stands for the newest finished run."""
-FORMATS = ("sentence-transformers", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -215,80 +209,3 @@ def _load_weights(parts: Parts, folder: Path) -> str | None:
     parts.model.eval()
     manifest = read_manifest(folder) or {}
     return str(manifest["files"][MODEL]["sha256"])
-
-
-# ---------------------------------------------------------------- for other software
-
-
-def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
-    """Write the model of a run into a new folder.
-
-    Args:
-        trained: The run.
-        form: `sentence-transformers` for its dual encoder as a folder for that library, `safetensors` for all weights.
-        folder: New, or empty.
-    """
-    if form not in FORMATS:
-        raise unknown_name("format", form, FORMATS)
-    if trained.parts.fitted is not None:
-        raise UserError(
-            f"method {trained.config.method!r} has no dual encoder and no weights by name, so it cannot be exported; "
-            f"its files are in the folder model/ of run {trained.record.run_id}"
-        )
-    from harness.infer.export import export_safetensors, export_sentence_transformers
-
-    if form == "safetensors":
-        export_safetensors(_weights(trained), folder, _metadata(trained, trained.record.metrics))
-        return
-    scorer, projection = _dual_encoder(trained)
-    metadata = _metadata(trained, trained.record.scorers.get(scorer, trained.record.metrics))
-    export_sentence_transformers(trained.encoder, projection, folder, max_len=trained.max_len, metadata=metadata)
-
-
-def _weights(trained: TrainedRun) -> "dict[str, Tensor]":
-    model = trained.parts.model
-    if model is not None:  # a table in bfloat16 becomes what every reader knows
-        return {
-            name: tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
-            for name, tensor in model.state_dict().items()
-        }
-    return {f"encoder.{name}": tensor for name, tensor in trained.encoder.state_dict().items()}
-
-
-def _dual_encoder(trained: TrainedRun) -> "tuple[str, nn.Linear | None]":
-    """The scorer that needs text alone, and what it puts on top of the encoder."""
-    from harness.model.heads import RetrievalHead, TwoHeads
-
-    model, scoring = trained.parts.model, trained.parts.scoring
-    instead = "export its weights: --format safetensors"
-    refused = UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
-    if model is not None and not isinstance(model, TwoHeads):
-        raise refused
-    if isinstance(scoring, Ranker) or scoring.text_scorer is None:
-        raise refused
-    sample = trained.label_tokens.take(np.arange(min(64, len(trained.label_tokens))))
-    lengths = np.linalg.norm(scoring.label_vectors(sample, (scoring.text_scorer,))[scoring.text_scorer], axis=1)
-    if not np.isclose(lengths[lengths > 0], 1, atol=1e-4).all():
-        raise UserError(
-            f"run {trained.record.run_id} scores by inner products of vectors of any length, an export for "
-            f"sentence-transformers by cosines; {instead}"
-        )
-    head = None if model is None else model.retrieval
-    return scoring.text_scorer, head.projection if isinstance(head, RetrievalHead) else None
-
-
-def _metadata(trained: TrainedRun, metrics: dict[str, float]) -> dict[str, Any]:
-    """What the model card says."""
-    record = trained.record
-    return {
-        "run": record.run_id,
-        "method": trained.config.method,
-        "dataset": record.dataset["name"],
-        "dataset_digest": record.dataset["digest"],
-        "encoder": record.encoder["name"],
-        "encoder_identity": record.encoder["identity"],
-        "max_len": trained.max_len,
-        "seed": trained.config.seed,
-        "params": trained.config.params,
-        "metrics": metrics,
-    }

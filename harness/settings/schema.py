@@ -13,8 +13,9 @@ from harness import DEFAULT_DATASET, DEFAULT_METHOD
 from harness.io.models import Strict
 from harness.settings.catalogue import AugmentationName
 
-Settings = Strict
-"""What every group of settings inherits."""
+
+class Settings(Strict):
+    """Base of every group of settings."""
 
 
 @dataclass(frozen=True)

@@ -262,8 +262,6 @@ def test_refusals(bert_folder: Path, static: StaticEncoder, tmp_path: Path) -> N
     other = Other(name="other", dim=1, tokenizer=byte_tokenizer(), max_len=8, longest=None, identity="0" * 64)
     with pytest.raises(UserError, match="'other' has no counterpart in sentence-transformers"):
         export_static(other, folder)
-    with pytest.raises(ValueError, match="projection of 3 dimensions on an encoder of 8"):
-        export_sentence_transformers(static, nn.Linear(3, 3), folder, max_len=MAX_LEN, metadata=FACTS)
     static.weights[2] = 1
     with pytest.raises(UserError, match="weighs the special tokens around a text"):
         export_static(static, folder)

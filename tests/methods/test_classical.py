@@ -18,7 +18,8 @@ from harness import metrics
 from harness.data import load
 from harness.data.tokens import tokenize
 from harness.errors import DataError, UserError
-from harness.infer.load import export_run, load_run
+from harness.infer.export import export_run
+from harness.infer.load import load_run
 from harness.infer.predict import label_vectors, predict
 from harness.io.files import read_json, write_json
 from harness.model import parabel as forest_module

@@ -8,7 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from harness.infer.load import export_run, load_run
+from harness.infer.export import export_run
+from harness.infer.load import load_run
 from harness.infer.predict import predict
 from harness.run import resolve_config, run
 from harness.settings.layers import Layer
