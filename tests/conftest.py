@@ -26,7 +26,7 @@ from tests.support.finished_runs import (  # noqa: F401
     teacher,
     unidec,
 )
-from tests.support.forked import forked_uploader  # noqa: F401
+from tests.support.forks import forked_uploader  # noqa: F401
 from tests.support.servers import mlflow_server, mlflow_server_postgres, postgres  # noqa: F401
 
 if TYPE_CHECKING:

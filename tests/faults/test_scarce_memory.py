@@ -35,8 +35,9 @@ from harness.train import checkpoint
 from harness.train.checkpoint import tensorfile
 from harness.train.checkpoint.tensorfile import write_tensors
 from tests.faults.accounts import Account
+from tests.support.forks import limit_lifetime
 from tests.support.interrupted_runs import assert_same, finished, taken_up
-from tests.support.training_runs import config, limit_lifetime, only_run
+from tests.support.training_runs import config, only_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

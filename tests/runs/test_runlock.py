@@ -13,7 +13,7 @@ from harness.errors import DataError, UserError
 from harness.io.files import read_json, write_json
 from harness.runs.lock import run_lock
 from tests.faults.accounts import Account
-from tests.support.forked import ended_pid
+from tests.support.forks import ended_pid
 
 FORK = get_context("fork")
 

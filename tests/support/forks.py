@@ -14,6 +14,8 @@ from typing import IO, Any
 
 import pytest
 
+from tests.support.tracked_runs import eventually
+
 
 def limit_lifetime(seconds: int = 150) -> None:
     """Lets this forked process end in time, with the stacks of its threads on standard error.
@@ -126,6 +128,21 @@ def _forking(act: Callable[[list[str]], int | None]) -> SimpleNamespace:
 def fork_jobs(patch: pytest.MonkeyPatch, act: Callable[[list[str]], int | None]) -> None:
     """Lets jobs that are submitted from now on be forked processes that do `act`."""
     patch.setattr("harness.experiments.jobs.subprocess", _forking(act))
+
+
+def hold_behind(step: int, patch: pytest.MonkeyPatch, over: Callable[[], bool] = lambda: False) -> None:
+    """Lets trainings stand still behind a step until they are told to stop, or `over` is true."""
+    from harness.train.loop import Training
+
+    count = Training._count
+
+    def held(self: Training, *rest: Any) -> None:
+        count(self, *rest)
+        if self.position.step > step:
+            boundary = signal.getsignal(signal.SIGINT).__self__  # type: ignore[union-attr]
+            eventually(lambda: boundary.pending or over(), pause=0.01)
+
+    patch.setattr(Training, "_count", held)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from harness.tracking.store import with_driver
-from tests.support.forked import ForkedProcess
+from tests.support.forks import Forked
 
 _START_SECONDS = 120.0
 
@@ -37,7 +37,7 @@ class MlflowServer:
         self.store, self.port = store, free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self._folder = folder
-        self._process: ForkedProcess | None = None
+        self._process: Forked | None = None
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
@@ -45,7 +45,7 @@ class MlflowServer:
             warnings.simplefilter("ignore")
             import mlflow.server.fastapi_app  # noqa: F401  here, so that no server has to
 
-        self._process = ForkedProcess(self._serve, lifetime=1800)
+        self._process = Forked(self._serve, lifetime=1800)
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
             assert self._process.poll() is None, (self._folder / "server.log").read_text()

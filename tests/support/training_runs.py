@@ -1,8 +1,6 @@
 """Small trainings for tests: generated data, an encoder of a few thousand weights, seconds in all."""
 
-import faulthandler
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import torch
 from harness.run import resolve_config
 from harness.settings.layers import Layer
 from harness.settings.schema import RunConfig
+from tests.support.forks import limit_lifetime
 
 DATASET = "synthetic:train=240,test=60,labels=90"
 SETTINGS = {
@@ -57,15 +56,6 @@ def in_child(work: Callable[[], object], output: Path) -> int:
 def exit_code(child: int) -> int:
     """How a forked process ended, once it has; negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def limit_lifetime(seconds: int = 150) -> None:
-    """Lets this forked process end in time, with the stacks of its threads on standard error.
-
-    It has none of the other threads of the process it comes from, but the locks that they held: it may wait for ever.
-    """
-    faulthandler.register(signal.SIGALRM, file=2, chain=True)
-    signal.alarm(seconds)
 
 
 def begin_child(work: Callable[[], object], output: Path) -> int:

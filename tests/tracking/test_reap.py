@@ -17,7 +17,7 @@ from harness.tracking.store import experiment_id, open_store
 from harness.tracking.sync import parse_age
 from tests.faults.accounts import Account
 from tests.support.commands import call
-from tests.support.forked import ended_pid
+from tests.support.forks import ended_pid
 from tests.support.tracked_runs import at_work, cut_off, eventually, everything, logged, steps_of, stored_runs
 from tests.support.training_runs import begin_child, exit_code
 

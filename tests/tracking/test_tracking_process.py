@@ -21,7 +21,7 @@ from harness.runs.record import read_record
 from harness.tracking import make_tracker, uploader
 from harness.tracking.store import open_store
 from tests.faults.accounts import Account
-from tests.support.forked import ForkedProcess
+from tests.support.forks import Forked
 from tests.support.servers import free_port
 from tests.support.tracked_runs import (
     at_work,
@@ -217,7 +217,7 @@ def test_the_mark_of_an_earlier_uploader_is_not_that_of_this_one(
 ) -> None:
     """fault 5: the uploader of a killed process may still be at work when its run is resumed"""
     folder = tmp_path / "run"
-    ours, earlier = (ForkedProcess(lambda seconds=seconds: time.sleep(seconds)) for seconds in (0.6, 60.0))
+    ours, earlier = (Forked(lambda seconds=seconds: time.sleep(seconds)) for seconds in (0.6, 60.0))
     try:
         uploader.mark_file(folder, earlier.pid).parent.mkdir(parents=True, exist_ok=True)
         uploader.mark_file(folder, earlier.pid).touch()
