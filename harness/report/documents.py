@@ -102,15 +102,13 @@ def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
 
     Runs that vary a setting are in the tables that vary it.
     """
-    groups: dict[tuple[str, str, str], list[tuple[bool, RunRecord]]] = {}
-    for record in records:
-        if record.status != "finished" or is_trial(record.config):
-            continue
-        place = (record.dataset["name"], record.config["method"], record.config["encoder"])
-        groups.setdefault(place, []).append((changed_settings(record) == {}, record))
-    return [
-        record for group in groups.values() for plain, record in group if plain or not any(other for other, _ in group)
+    found = [
+        (record, (record.dataset["name"], record.config["method"], record.config["encoder"]), changed_settings(record))
+        for record in records
+        if record.status == "finished" and not is_trial(record.config)
     ]
+    at_default = {place for _, place, changed in found if changed == {}}
+    return [record for record, place, changed in found if changed == {} or place not in at_default]
 
 
 def as_dict(table: Table) -> dict[str, Any]:

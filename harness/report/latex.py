@@ -7,6 +7,7 @@ installation are enough.
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 from harness.report.cells import Table
 
@@ -15,69 +16,28 @@ _LONG = 40
 _LONG_WORD = 24
 """Characters that certainly fit on such a line."""
 
-_MACROS = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    # after the end of a row these two would be read as its options
-    "[": "{[}",
-    "*": "{*}",
-    "±": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$",
-    "÷": r"$\div$",
-    "·": r"$\cdot$",
-    "\N{MINUS SIGN}": "$-$",
-    "⊕": r"$\oplus$",
-    "\N{UNION}": r"$\cup$",
-    "≠": r"$\neq$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≈": r"$\approx$",
-    "∞": r"$\infty$",
-    "→": r"$\rightarrow$",
-    "←": r"$\leftarrow$",
-    "†": r"$^{\dagger}$",
-    "‡": r"$^{\ddagger}$",
-    "°": r"$^{\circ}$",
-    "µ": r"$\mu$",
-    "\N{EN DASH}": r"\textendash{}",
-    "\N{EM DASH}": r"\textemdash{}",
-    "…": r"\ldots{}",
-    "\N{LEFT SINGLE QUOTATION MARK}": r"\textquoteleft{}",
-    "\N{RIGHT SINGLE QUOTATION MARK}": r"\textquoteright{}",
-    "\N{LEFT DOUBLE QUOTATION MARK}": r"\textquotedblleft{}",
-    "\N{RIGHT DOUBLE QUOTATION MARK}": r"\textquotedblright{}",
-    "•": r"\textbullet{}",
-    "§": r"\S{}",
-    "©": r"\copyright{}",
-    "ß": r"\ss{}",
-    "æ": r"\ae{}",
-    "Æ": r"\AE{}",
-    "ø": r"\o{}",
-    "Ø": r"\O{}",
-    "å": r"\aa{}",
-    "Å": r"\AA{}",
-    "œ": r"\oe{}",
-    "Œ": r"\OE{}",
-    "ł": r"\l{}",
-    "Ł": r"\L{}",
-    "\N{LATIN SMALL LETTER DOTLESS I}": r"\i{}",
-}
+_TEXT_MACROS = (
+    "\\ textbackslash ~ textasciitilde ^ textasciicircum < textless > textgreater | textbar ` textasciigrave "
+    "\N{EN DASH} textendash \N{EM DASH} textemdash … ldots • textbullet § S © copyright "
+    "\N{LEFT SINGLE QUOTATION MARK} textquoteleft \N{RIGHT SINGLE QUOTATION MARK} textquoteright "
+    "\N{LEFT DOUBLE QUOTATION MARK} textquotedblleft \N{RIGHT DOUBLE QUOTATION MARK} textquotedblright "
+    "ß ss æ ae Æ AE ø o Ø O å aa Å AA œ oe Œ OE ł l Ł L \N{LATIN SMALL LETTER DOTLESS I} i"
+)
+"""A character, then the macro that prints it; `_MATHS_MACROS` are those between dollar signs."""
+_MATHS_MACROS = (
+    "± pm \N{MULTIPLICATION SIGN} times ÷ div · cdot ⊕ oplus \N{UNION} cup ≠ neq ≤ leq ≥ geq ≈ approx ∞ infty "
+    "→ rightarrow ← leftarrow µ mu"
+)
 _GREEK = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
     "omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 )
+
+
+def _pairs(words: str) -> Iterator[tuple[str, str]]:
+    """Every word of a text with the one after it, two by two."""
+    every = iter(words.split())
+    return zip(every, every, strict=True)
 
 
 def _greek(name: str) -> str:
@@ -86,7 +46,19 @@ def _greek(name: str) -> str:
     return unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
 
 
-_MACROS |= {_greek(name): rf"$\{name}$" for name in _GREEK.split()}
+_MACROS = {
+    **{sign: rf"\{sign}" for sign in "&%$#_{}"},
+    **{character: rf"\{name}{{}}" for character, name in _pairs(_TEXT_MACROS)},
+    **{character: rf"$\{name}$" for character, name in _pairs(_MATHS_MACROS)},
+    **{_greek(name): rf"$\{name}$" for name in _GREEK.split()},
+    # after the end of a row these two would be read as its options
+    "[": "{[}",
+    "*": "{*}",
+    "\N{MINUS SIGN}": "$-$",
+    "†": r"$^{\dagger}$",
+    "‡": r"$^{\ddagger}$",
+    "°": r"$^{\circ}$",
+}
 _ACCENTS = {
     "\N{COMBINING GRAVE ACCENT}": "`",
     "\N{COMBINING ACUTE ACCENT}": "'",
