@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Json
+from harness.cli.options import Json, comma_list
 from harness.cli.show import print_json, say, short_path, show_tables
 from harness.errors import UserError
 from harness.io.files import home, write_text
@@ -93,8 +93,7 @@ def report(
     elif collect or write or check:
         _keep(given, folder, collect=collect, write=write, check=check, explorer=explorer)
     elif compare:
-        wanted = tuple(part.strip() for part in metrics.split(",") if part.strip())
-        _compare(given, wanted, resamples, seed, allow_mixed)
+        _compare(given, tuple(comma_list(metrics)), resamples, seed, allow_mixed)
     elif table is not None:
         _tables(given, table)
     else:
@@ -131,7 +130,7 @@ class _Given:
     @property
     def datasets(self) -> list[str] | None:
         """The datasets that were named; None for all."""
-        return [part.strip() for part in self.dataset.split(",") if part.strip()] if self.dataset else None
+        return comma_list(self.dataset) if self.dataset else None
 
     @property
     def one_dataset(self) -> str | None:
@@ -189,7 +188,7 @@ def _tables(given: _Given, text: str) -> None:
     from harness.report.documents import as_dict, documents
     from harness.report.tables import FORMATS, render
 
-    ids = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    ids = list(dict.fromkeys(comma_list(text)))
     if not ids:
         raise UserError("--table names none, for example thesis-2.4; `python -m harness ls tables` lists them")
     every = "all" in ids
