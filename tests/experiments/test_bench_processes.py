@@ -30,7 +30,8 @@ from tests.support.bench_cells import (
     statuses,
 )
 from tests.support.commands import call
-from tests.support.forks import fork_jobs, hold_behind
+from tests.support.forks import fork_jobs
+from tests.support.sweeps import hold_behind, import_for_forks
 from tests.support.tracked_runs import eventually
 from tests.support.training_runs import DATASET, in_child
 
@@ -145,6 +146,7 @@ def test_from_kill_and_ctrl_c_to_comparison(
     given = [*(f"depsl:{setting}" for setting in settings[:3]), *settings[3:]]
     matrix = ["--methods", "depsl,zeroshot", *TINY, *(part for setting in given for part in ("--set", setting))]
     runs = workspace / "runs"
+    import_for_forks()
     finished(plan(Request("depsl,zeroshot", DATASET, "0", "tiny", tuple(given)))[1])
 
     def steps() -> int:

@@ -21,8 +21,19 @@ from harness.runs.events import read_events
 from harness.runs.record import read_record
 from tests.faults.accounts import Account
 from tests.support.commands import call
-from tests.support.forks import fork_jobs, hold_behind
-from tests.support.sweeps import SWEEP, alive, begun, by_slot, in_training, planned, states, stop
+from tests.support.forks import fork_jobs
+from tests.support.sweeps import (
+    SWEEP,
+    alive,
+    begun,
+    by_slot,
+    hold_behind,
+    import_for_forks,
+    in_training,
+    planned,
+    states,
+    stop,
+)
 from tests.support.tracked_runs import eventually
 from tests.support.training_runs import begin_child, exit_code
 
@@ -36,6 +47,7 @@ _SECOND_EPOCH = 5
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(Results, "draw", lambda results: [])  # takes seconds, and is looked at elsewhere
+    import_for_forks()
     fork_jobs(monkeypatch, lambda words: worker.main())
 
 

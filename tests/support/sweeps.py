@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from optuna import Study
 from optuna.trial import FrozenTrial, Trial
 
@@ -23,6 +24,8 @@ from harness.experiments.sweep.space import suggest
 from harness.experiments.sweep.study import join, open_storage, open_study
 from harness.experiments.sweep.trials import claim, fill, make_sampler
 from harness.io.files import home, read_json
+from harness.run import resolve_config, run
+from harness.train.loop import Training
 from tests.support.tracked_runs import eventually
 from tests.support.training_runs import DATASET, begin_child, exit_code
 
@@ -136,6 +139,30 @@ def stop(pid: int, database: Path) -> None:
         if can_be_written(database):
             return
         os.kill(pid, signal.SIGCONT)
+
+
+@cache
+def import_for_forks() -> None:
+    """A training in this process: all that forked ones need is imported then, once in place of once in each."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_HOME", folder)
+        plan = planned()
+        run(resolve_config(plan.method, plan.dataset, list(plan.layers))[0], track="none")
+
+
+def hold_behind(step: int, patch: pytest.MonkeyPatch, until: Callable[[], object] = bool) -> None:
+    """Lets trainings stand still behind a step until they are told to stop or `until` is true.
+
+    A signal sent to one that runs on might come too late.
+    """
+    count = Training._count
+
+    def held(self: Training, *rest: Any) -> None:
+        count(self, *rest)
+        if self.position.step > step:
+            eventually(lambda: self.boundary.pending or until(), pause=0.01)
+
+    patch.setattr(Training, "_count", held)
 
 
 def stands_still(pid: int) -> bool:
