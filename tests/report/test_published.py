@@ -219,17 +219,9 @@ def test_what_a_run_cost() -> None:
         "peak_memory_gib": 1.0,
     }
     run = record("a").model_copy(update=metadata)
-    costs = {name: value(run, name) for name in ("|Q_B|", "|L_B|", "positives", "memory GB", "hours", "d")}
-    assert costs == {
-        "|Q_B|": 500.0,
-        "|L_B|": 200.0,
-        "positives": 1.0,
-        "memory GB": 2**30 / 1e9,
-        "hours": 0.01,
-        "d": None,
-    }
-    assert value(run, "P@1", "de") == 49.0
-    assert value(run, "C@5") is None
+    expected = {"|Q_B|": 500.0, "|L_B|": 200.0, "positives": 1.0, "memory GB": 2**30 / 1e9, "hours": 0.01, "d": None}
+    assert {name: value(run, name) for name in expected} == expected
+    assert (value(run, "P@1", "de"), value(run, "C@5")) == (49.0, None)
     apart = run.model_copy(update={"training": {"peak_memory_gib": 3.0}})  # trained in a process of its own
     assert value(apart, "memory GB") == pytest.approx(3 * 2**30 / 1e9)
     assert value(run.model_copy(update={"training": {}, "curves": {}}), "|Q_B|") is None
