@@ -78,6 +78,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.js")}
 
 
+@pytest.fixture
+def built(runs: Path, out: Path, workspace: Path) -> dict[str, bytes]:
+    """The files of an explorer of one small run."""
+    add_run(runs, dataset(workspace, ["a", "b"], list("uvwxyz")), "one")
+    build_explorer([runs], out)
+    return content(out)
+
+
 def test_everything_that_was_predicted_can_be_read_back(runs: Path, out: Path, workspace: Path) -> None:
     """Against the run folder and a count by hand, over several shards."""
     data = dataset(workspace, [f"query {row}" for row in range(1203)], [f"l{k}" for k in range(30)])
@@ -248,17 +256,13 @@ def test_runs_of_other_data_do_not_stand_side_by_side(runs: Path, out: Path, wor
     assert arguments(out / "d0/texts-000.js")[3] == ["a", "b"]
 
 
-def test_data_that_is_not_prepared_is_left_out(runs: Path, out: Path, workspace: Path) -> None:
-    data = dataset(workspace, ["a", "b"], list("uvwxyz"))
-    add_run(runs, data, "one")
-    build_explorer([runs], out)
-    before = content(out)
+def test_data_that_is_not_prepared_is_left_out(runs: Path, out: Path, workspace: Path, built: dict[str, bytes]) -> None:
     shutil.rmtree(workspace / "cache")
     metadata = build_explorer([runs], out, datasets=["hostile", "none"])
     assert (metadata.datasets, metadata.files, metadata.bytes) == ({}, 0, 0)
     assert "`python -m harness data prepare hostile`" in metadata.left_out[0]
     assert "`python -m harness run --dataset none`" in metadata.left_out[1]
-    assert content(out) == before
+    assert content(out) == built
     assert not (workspace / "cache").exists()
 
 
@@ -321,21 +325,17 @@ def test_a_build_replaces_the_earlier_one_and_every_script_names_it(runs: Path, 
     assert sorted(path.name for path in out.parent.iterdir()) == ["again", "explorer"]
 
 
-def test_builds_at_one_time_take_turns(runs: Path, out: Path, workspace: Path) -> None:
-    add_run(runs, dataset(workspace, ["a"] * 60, list("vwxyz")), "one")
+def test_builds_at_one_time_take_turns(runs: Path, out: Path, built: dict[str, bytes]) -> None:
     with ThreadPoolExecutor(4) as pool:
         metadata = list(pool.map(lambda _: build_explorer([runs], out), range(6)))
-    assert {one.files for one in metadata} == {len(content(out))}
+    assert {one.files for one in metadata} == {len(built)}
+    assert content(out) == built
     assert [path.name for path in out.parent.iterdir()] == ["explorer"]
 
 
 def test_a_failure_leaves_what_was_there(
-    runs: Path, out: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, out: Path, built: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_run(runs, dataset(workspace, ["a"], list("vwxyz")), "one")
-    build_explorer([runs], out)
-    before = content(out)
-
     def full_disk(folder: Path, *_: Any) -> None:
         folder.mkdir()
         (folder / "texts-000.js").write_text("half")
@@ -344,14 +344,12 @@ def test_a_failure_leaves_what_was_there(
     monkeypatch.setattr(room, "write_dataset", full_disk)
     with pytest.raises(OSError, match="No space left"):
         build_explorer([runs], out)
-    assert content(out) == before
+    assert content(out) == built
     assert [path.name for path in out.parent.iterdir()] == ["explorer"]
 
 
-def test_a_folder_of_somebody_else_is_not_replaced(runs: Path, out: Path, workspace: Path) -> None:
-    add_run(runs, dataset(workspace, ["a"], list("vwxyz")), "one")
-    out.mkdir(parents=True)
-    build_explorer([runs], out)
+@pytest.mark.usefixtures("built")
+def test_a_folder_of_somebody_else_is_not_replaced(runs: Path, out: Path) -> None:
     (out / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"holds 'thesis\.tex', which the explorer did not write"):
         build_explorer([runs], out)
