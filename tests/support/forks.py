@@ -147,9 +147,10 @@ def hold_behind(step: int, patch: pytest.MonkeyPatch, over: Callable[[], bool] =
 
 @pytest.fixture
 def forked_uploader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploaders that are started from now on are forked."""
+    """Uploaders that are started from now on are forked, and give up soon after the end of their run."""
     import mlflow  # noqa: F401  once, for all of them
 
     from harness.tracking import uploader
 
     monkeypatch.setattr(uploader, "subprocess", _forking(lambda words: uploader.main(words[3:])))
+    monkeypatch.setattr(uploader, "_AFTER_END_SECONDS", 0.2)
