@@ -218,11 +218,11 @@ class Runner:
         work.runner = self
         self.running: list[Handle] = []
         self._deadline: float | None = None
-        """When jobs that were told to stop are killed."""
+        """When jobs that were asked to stop are killed."""
 
     @property
     def stopping(self) -> bool:
-        """Whether jobs were told to stop; none is started any more."""
+        """Whether jobs were asked to stop; none is started any more."""
         return self._deadline is not None
 
     @property
@@ -271,7 +271,7 @@ class Runner:
                 self._work.not_started(job, error)
 
     def _forward(self) -> None:
-        """Tell the jobs what this process was told."""
+        """Pass signals of this process on to the jobs, and kill those that did not stop in time."""
         for number in self._interrupts.take():
             count = len(self.running)
             self._work.display.say(f"{number.name}: waiting for what runs ({count}) to save; once more to hurry")

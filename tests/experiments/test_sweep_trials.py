@@ -61,7 +61,7 @@ def attempt(study: Study, plan: Plan, group: str, worker: str = "w") -> Attempt:
     return Attempt(study, plan, group, trial_id, worker)
 
 
-def test_a_trial_runs_on_held_out_rows_and_tells_its_value(fake: Callable[[Fake], None]) -> None:
+def test_a_trial_runs_on_validation_rows_and_reports_its_value(fake: Callable[[Fake], None]) -> None:
     seen: dict[str, Any] = {}
 
     def run(config: Any, **rest: Any) -> RunRecord:

@@ -79,8 +79,8 @@ class RunStore:
 
     def look(self, cell: Cell, *, anew: bool = False) -> Found:
         """What there is for a cell; `anew` leaves interrupted runs alone."""
-        runs = self._of(cell)
-        for run in chain(runs, chain.from_iterable(store._of(cell) for store in self._known)):
+        runs = self._of(cell.key)
+        for run in chain(runs, *(store._of(cell.key) for store in self._known)):
             if run.finished:
                 return Found(done=run.record)
         for run in runs:
@@ -92,9 +92,9 @@ class RunStore:
                 return Found(resumable=run.run_id)
         return Found()
 
-    def _of(self, cell: Cell) -> list[StoredRun]:
-        """The runs of a cell in this folder, the newest first."""
-        runs = (run for run in self._runs() if run.key == cell.key)
+    def _of(self, key: str) -> list[StoredRun]:
+        """The runs of a key in this folder, the newest first."""
+        runs = (run for run in self._runs() if run.key == key)
         return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True)
 
     def finished(self) -> list[RunRecord]:
@@ -104,7 +104,7 @@ class RunStore:
 
     def newest(self, key: str) -> str | None:
         """The id of the last run of a key, whatever became of it."""
-        return max(((run.started, run.run_id) for run in self._runs() if run.key == key), default=("", None))[1]
+        return next((run.run_id for run in self._of(key)), None)
 
     def _runs(self) -> list[StoredRun]:
         """Every readable run; a file is read again only when it has changed."""
