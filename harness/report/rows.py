@@ -83,10 +83,14 @@ def settings_of(config: dict[str, Any]) -> str:
 
     A comparison shows a record as it is: one that is older than a setting says nothing about it.
     """
-    recorded, usual = flat(config), {"augment": "none", "evaluate": "test"}
-    own = {
-        key: value for key, value in decisive(config).items() if key in recorded and (key, value) not in usual.items()
-    }
+    return _settings_of(json.dumps(config))
+
+
+@lru_cache(maxsize=4096)
+def _settings_of(config: str) -> str:
+    recorded, usual = flat(json.loads(config)), {"augment": "none", "evaluate": "test"}
+    decided = decisive(json.loads(config))
+    own = {key: value for key, value in decided.items() if key in recorded and (key, value) not in usual.items()}
     own.pop("validation", None)  # a record of others may have anything there
     return json.dumps(flatten(own | {"validation.size": own.get("validation.size") or 0.0}), sort_keys=True)
 
