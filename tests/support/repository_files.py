@@ -1,4 +1,4 @@
-"""Small datasets in the layouts of the Extreme Classification Repository, good unless a part is replaced, and JSON lines."""
+"""Small datasets as the Extreme Classification Repository has them, good unless a part is replaced, and JSON lines."""
 
 import gzip
 import json
