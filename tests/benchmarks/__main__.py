@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.benchmarks import page
 from tests.benchmarks.race import FULL
-from tests.support.origin import origin_line
+from tests.faults.page import origin_line
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "reports" / "speed.md"

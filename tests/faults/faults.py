@@ -19,7 +19,6 @@ from typing import Any
 
 from tests.faults import page
 from tests.faults.cases import FAULTS, PARITY
-from tests.support.origin import origin_line
 
 _ROOT = Path(__file__).parents[2]
 _CHOSEN = "faults and not slow and not gpu and not benchmarks"
@@ -91,7 +90,7 @@ def section(found: list[Case], seconds: float) -> str:
     head = ("case", "promise", "what was done", "what happened", "tests", "verdict")
     return (
         f"{held} of {len(found)} cases hold, {simulated} of them simulated with the reason beside it. "
-        f"{origin_line(seconds)}\n\n{page.table(head, [(*case.row, case.verdict) for case in found])}"
+        f"{page.origin_line(seconds)}\n\n{page.table(head, [(*case.row, case.verdict) for case in found])}"
     )
 
 

@@ -58,13 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def section(outcomes: "dict[str, Outcome]", engine: str, minutes: float, seconds: float) -> str:
     """The section of the page."""
-    from tests.support.origin import origin_line
-
     inputs = {name: each.inputs for name, each in outcomes.items()}
     found = sum(each.findings for each in outcomes.values())
     return (
         f"{sum(inputs.values()):,} inputs to {len(inputs)} parsers and loaders in {minutes:g} minutes ({engine}): "
-        f"{found} findings. {origin_line(seconds)}\n\n{page.counts(('reads', 'inputs'), inputs)}"
+        f"{found} findings. {page.origin_line(seconds)}\n\n{page.counts(('reads', 'inputs'), inputs)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "reports" / "faults.md"
@@ -44,3 +45,25 @@ def counts(head: tuple[str, str], values: Mapping[str, int]) -> str:
 def escaped(value: object) -> str:
     """Text in which nothing ends a cell of a table or is HTML."""
     return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;").replace("#", "\\#")
+
+
+_PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "faiss-cpu")
+
+
+def origin_line(seconds: float) -> str:
+    """Day, duration, commit, processor and versions of what has just taken so many seconds."""
+    # not at the top: `fuzz` has to instrument what it imports of the harness
+    from harness.io.progress import clock
+    from harness.runs.environment import environment
+
+    here = environment("cpu")
+    git, packages = here["git"], here["packages"]
+    commit = "no commit" if git["commit"] is None else f"commit {git['commit'][:12]}"
+    parts = [
+        f"{here['cpu']}, {here['cores']} cores",
+        f"python {here['python']}",
+        *(f"{name} {packages[name]}" for name in _PACKAGES if name in packages),
+    ]
+    day = datetime.now(UTC).date().isoformat()
+    changed = " with changes" if git["dirty"] else ""
+    return f"Measured on {day} in {clock(seconds)}, {commit}{changed}: {', '.join(parts)}."

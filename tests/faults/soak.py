@@ -40,7 +40,6 @@ from harness.runs.resume import Earlier, find_earlier
 from harness.settings.layers import Layer
 from harness.settings.schema import RunConfig
 from tests.faults import page
-from tests.support.origin import origin_line
 from tests.support.planted import write_dataset, write_teacher
 
 _RATES: dict[str, Any] = {"lr_encoder": 0.05}
@@ -251,7 +250,7 @@ def section(counts: dict[str, Any], seconds: float) -> str:
         [
             f"{counts['equal']:,} of {counts['asked']:,} trainings that were killed with SIGKILL at random moments and "
             "resumed ended with the weights, predictions and metrics of an undisturbed run, bit for bit; "
-            f"{counts['kills']:,} kills, seed {counts['seed']}. {origin_line(seconds)}",
+            f"{counts['kills']:,} kills, seed {counts['seed']}. {page.origin_line(seconds)}",
             *(page.counts(*each) for each in tables),
             *(f"- {page.escaped(line)}" for line in counts["wrong"]),
         ]

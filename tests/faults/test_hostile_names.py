@@ -17,17 +17,14 @@ import pytest
 from rich.console import Console
 
 from harness.cli.show import say
-from harness.errors import UserError
 from harness.experiments.bench.store import RunStore
 from harness.experiments.display import Display, Row
-from harness.io.files import checked_name
 from harness.io.printable import printable, printable_json, printable_lines
 from harness.report.earlier import read_earlier
 from harness.report.results import read_results
 from harness.report.site import Site, make_site
 from harness.runs.log import RunLog
 from harness.runs.record import RunRecord
-from harness.tracking.metadata import metric_name, original_name
 from tests.faults.accounts import Account
 from tests.report.test_latex import KNOWN_MACROS, latexwalker, parsed, walk
 from tests.support.commands import call
@@ -258,15 +255,6 @@ def test_a_live_table_steers_no_terminal() -> None:
     text = cast(io.StringIO, screen.file).getvalue()
     assert SHOWN_STEERING in text
     assert not acting(text)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_mlflow_gets_a_name_it_takes_and_gives_it_back(name: str) -> None:
-    """fault 64: and no dataset of ours, after which experiments are named, can be called so"""
-    assert re.fullmatch(r"[A-Za-z0-9_\-. :/]{1,250}", metric_name(name))
-    assert original_name(metric_name(name)) == name
-    with pytest.raises(UserError, match="cannot be used"):
-        checked_name("dataset", name)
 
 
 def test_what_is_printable_stays() -> None:
