@@ -20,7 +20,7 @@ _LEVELS = 1 << 16
 def seed_dropout(seed: int) -> None:
     """Let every dropout from here on draw its masks from a seed.
 
-    Where there is only a CPU `torch.manual_seed` takes about half a millisecond: it notes the call stack for devices yet to come.
+    Where there is only a CPU `torch.manual_seed` notes the call stack for devices yet to come: half a millisecond.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
