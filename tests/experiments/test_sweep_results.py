@@ -106,7 +106,7 @@ def test_any_settings_are_read_back_as_they_were(values: dict[str, Any]) -> None
 
 
 def test_what_is_no_setting_is_not_written() -> None:
-    with pytest.raises(TypeError, match="complex is no setting"):
+    with pytest.raises(TypeError, match="complex"):
         format_yaml({"a": 1j})
 
 
