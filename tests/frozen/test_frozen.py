@@ -28,10 +28,8 @@ import pytest
 import torch
 
 import harness.run
-from harness.experiments.sweep import worker
 from harness.experiments.sweep.results import Results
 from tests.support.commands import call
-from tests.support.forks import fork_jobs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -289,33 +287,19 @@ def use() -> Any:
     }
 
 
-@contextlib.contextmanager
-def forked_jobs() -> Iterator[None]:
-    """Runs of a bench and workers of a sweep are forked meanwhile; a new interpreter takes seconds to import torch."""
-
-    def act(words: list[str]) -> int | None:
-        return worker.main() if words[-1] == worker.__name__ else call(*words[words.index("run") :])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Results, "draw", lambda results: [])  # takes seconds, and no command prints it
-        fork_jobs(patch, act)
-        yield
-
-
 def bench() -> Any:
     """Two cells, run and then found; each is a process of its own."""
     words = ["bench", "--methods", "tfidf-knn,zeroshot", "--datasets", DATA, "--encoder", "tiny", "--track", "none"]
-    with forked_jobs():
-        found = {"dry run": answer(*words, "--dry-run"), "first": answer(*words), "second": answer(*words)}
+    found = {"dry run": answer(*words, "--dry-run"), "first": answer(*words), "second": answer(*words)}
     return found | {"tune": answer("tune", "benchmark", "--rows", "renee", "--dry-run")}
 
 
 def sweep() -> Any:
-    """Two trials, and the same command again, which finds them."""
+    """Two trials in a process of their own, and the same command again, which finds them."""
     given = [word for setting in (*SHORT, *MINING, "tracking.system_seconds=0") for word in ("--set", setting)]
     words = ["sweep", "--method", "depsl", "--dataset", DATA, "--encoder", "tiny", "--trials", "2"]
     words += ["--over", "beta,eta", "--sampler", "random", "--track", "none", *given]
-    with forked_jobs():
+    with mock.patch.object(Results, "draw", return_value=[]):  # takes seconds, and no command prints it
         return {"first": answer(*words), "second": answer(*words)}
 
 
