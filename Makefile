@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: help run test bench perf faults soak fuzz setup clean
+.PHONY: help run test bench faults soak fuzz setup clean
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -15,8 +15,6 @@ test: $(VENV)/.ready-dev  ## set up, then everything that is checked before a ch
 
 bench: $(VENV)/.ready-dev  ## set up, then the speed table: our code against references, as ratios in one run
 	$(VENV)/bin/python -m tests.benchmarks
-
-perf: bench  ## the same
 
 faults: $(VENV)/.ready-dev  ## set up, then every case of the fault list: what was done, what happened, verdict
 	$(VENV)/bin/python -m tests.faults.faults --write

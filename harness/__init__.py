@@ -12,7 +12,7 @@ The flow, one typed value per arrow::
 `harness.run` is that flow as ten numbered steps on one screen; `harness.train.loop` is the only training loop.
 
 Tensor letters, used in every docstring: N train rows, M test rows, L labels, B queries in a batch,
-P labels in a pool, D dimension, K retrieved labels, V vocabulary, T tokens, A augmented rows.
+P labels in a pool, D dimension, E width of the encoder, K retrieved labels, V vocabulary, T tokens, A augmented rows.
 """
 
 __version__ = "0.1.0"

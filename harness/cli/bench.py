@@ -79,7 +79,7 @@ def bench(
     failed; the next bench tries those again.
 
     With --table the rows of a paper's table are run. On its own datasets they have the settings as printed; on another
-    one, each is its method with only those settings that the table varies. All ways of scoring are measured in one run.
+    one, each is its method with only those settings that the table varies. All scorers are measured in one run.
 
     Examples:
         harness bench --dry-run                                       (what would run, and what is there)

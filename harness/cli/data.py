@@ -46,7 +46,7 @@ def prepare(name: Name, as_json: Json = False) -> None:
 @app.command()
 def check(
     name: Name,
-    k: Annotated[int, typer.Option(help="Depth of the ranking the filter must leave room for.")] = 5,
+    k: Annotated[int, typer.Option(help="Warn if filter pairs leave fewer than k labels to rank.")] = 5,
     everything: Annotated[bool, typer.Option("--all", help="Also show the checks that found nothing.")] = False,
     as_json: Json = False,
 ) -> None:

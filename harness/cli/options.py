@@ -23,7 +23,7 @@ Config = Annotated[Path | None, typer.Option(help="YAML file of settings, under 
 Out = Annotated[Path | None, typer.Option(help="Folder for run folders. Default: workspace/runs.")]
 RunFolders = Annotated[Path | None, typer.Option("--runs", help="Folder of run folders. Default: workspace.")]
 Workers = Annotated[int, typer.Option(min=1, help="Runs or trials side by side; they share the cores.")]
-Track = Annotated[str, typer.Option(help="Where else to log: mlflow or none.")]
+Track = Annotated[str, typer.Option(help="Also log to: mlflow or none.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what is done and what would be done, and stop.")]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 

@@ -82,7 +82,7 @@ def _show(found: "Plan") -> None:
     )
     columns, rows = report.part_rows(found)
     print_table(title, columns, rows, numeric=columns[1:])
-    say(f"moments     {report.moments_line(found)}")
+    say(f"phases      {report.phases_line(found)}")
     say(f"verdict     {report.verdict(found)}")
     say(f"time        {report.time_line(found)}")
     say(f"disk        {report.disk_line(found)}")

@@ -120,7 +120,7 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
     )
     rows = [[family, *(f"{record.metrics[f'{family}@{k}']:.2f}" for k in ks)] for family in families]
     print_table(title, ["%", *(f"@{k}" for k in ks)], rows, numeric=[f"@{k}" for k in ks])
-    if record.scorers:  # the ways of scoring the same model, side by side
+    if record.scorers:  # side by side
         names = [name for name in record.metrics if name.split("@")[0] in ("P", "PSP")]
         rows = [[scorer, *(f"{values[name]:.2f}" for name in names)] for scorer, values in record.scorers.items()]
         print_table("by scorer", ["scorer", *names], rows, numeric=names)

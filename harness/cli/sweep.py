@@ -33,7 +33,7 @@ Over = Annotated[
     ),
 ]
 Objective = Annotated[
-    str, typer.Option(metavar="METRIC[,METRIC]", help="What counts, on validation rows; two for a Pareto front.")
+    str, typer.Option(metavar="METRIC[,METRIC]", help="Metric to maximise on validation rows; two for a Pareto front.")
 ]
 StudyName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study. Default: METHOD-DATASET.")]
 Storage = Annotated[
@@ -59,7 +59,7 @@ def sweep(
     workers: Workers = 1,
     study: StudyName = None,
     storage: Storage = None,
-    sampler: Annotated[str, typer.Option(help="Who proposes points: tpe or random.")] = "tpe",
+    sampler: Annotated[str, typer.Option(help="How trials are chosen: tpe or random.")] = "tpe",
     pruner: Pruner = "median",
     max_retry: Annotated[int, typer.Option(help="How often a trial whose worker died is tried again.")] = 2,
     track: Track = "mlflow",
@@ -75,7 +75,7 @@ def sweep(
     Exit code 1 if no trial came to its end.
 
     Examples:
-        harness sweep --trials 20                                 (unidec on the embedded data, the papers' parameters)
+        harness sweep --trials 20                                 (unidec on the default dataset)
         harness sweep --trials 20 --over lambda,beta,eta,tau --workers 2
         harness sweep --method dexml --trials 30 --over lr_encoder=1e-5:1e-3:log,epochs=5:20
         harness sweep --objective P@1,PSP@5 --trials 40           (head against tail: a Pareto front)

@@ -20,12 +20,12 @@ from harness.io.printable import printable
 if TYPE_CHECKING:
     from harness.tracking.sync import Outcome
 
-runs = typer.Typer(help="Runs in MLflow.", no_args_is_help=True)
+runs = typer.Typer(help="Close runs in MLflow whose process is gone.", no_args_is_help=True)
 
 
 @runs.callback()
 def _runs() -> None:
-    """Runs in MLflow."""
+    """Close runs in MLflow whose process is gone."""
 
 
 def sync(
@@ -91,7 +91,7 @@ def reap(
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
-    """Show runs in a browser: starts the MLflow server for our store, reachable from this machine alone."""
+    """Show runs in a browser: starts the MLflow server for the MLflow store, reachable from this machine alone."""
     from harness.io.private import without_secrets
     from harness.tracking.store import is_local, tracking_uri, with_driver
 

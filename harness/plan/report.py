@@ -16,25 +16,25 @@ _LISTED_FROM = 2**20
 
 
 def part_rows(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of the parts at the largest moment; of device and host each at its own where they are apart."""
-    moments = [("memory", "total", plan.largest)]
+    """Columns and rows of the parts of memory in the phase that needs most; device and host apart on a GPU."""
+    phases = [("memory", "total", plan.largest)]
     if plan.target.cuda:
-        moments = [("device", "device", plan.largest), ("host", "host", max(plan.phases, key=lambda phase: phase.host))]
-    sizes = [{part.name: getattr(part, kind) for part in phase.parts} for _, kind, phase in moments]
+        phases = [("device", "device", plan.largest), ("host", "host", max(plan.phases, key=lambda phase: phase.host))]
+    sizes = [{part.name: getattr(part, kind) for part in phase.parts} for _, kind, phase in phases]
     names = dict.fromkeys(name for one in sizes for name, size in one.items() if size >= _LISTED_FROM)
     cells = [[format_size(one[name]) if one.get(name, 0) >= _LISTED_FROM else "" for one in sizes] for name in names]
-    together = ["together", *(format_size(getattr(phase, kind)) for _, kind, phase in moments)]
-    columns = ["part", *(f"{title} ({phase.name})" for title, _, phase in moments)]
-    return columns, [*([name, *line] for name, line in zip(names, cells, strict=True)), together]
+    total = ["total", *(format_size(getattr(phase, kind)) for _, kind, phase in phases)]
+    columns = ["part", *(f"{title} ({phase.name})" for title, _, phase in phases)]
+    return columns, [*([name, *line] for name, line in zip(names, cells, strict=True)), total]
 
 
-def moments_line(plan: Plan) -> str:
-    """Every moment with what it takes of the device."""
+def phases_line(plan: Plan) -> str:
+    """Every phase of a run with the memory it takes of the device."""
     return "; ".join(f"{phase.name} {format_size(plan.on_device(phase))}" for phase in plan.phases)
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, and what to set."""
+    """Whether the run fits the device, and which setting to change."""
     needed, where = format_size(plan.device_bytes), device_name(plan)
     if plan.fits is None:
         return f"needs {needed}; how much memory there is here is not known"
@@ -45,9 +45,11 @@ def verdict(plan: Plan) -> str:
         chosen = f"fits {where} with micro_batch_tokens={plan.micro_batch_tokens}: needs {needed}"
         if best < (plan.micro_batch_tokens or 0):
             return f"{chosen}; a whole batch is smaller than that, so a larger one changes nothing"
+        if best == plan.micro_batch_tokens:
+            return chosen
         then = format_size(plan.with_micro_batch(best).device_bytes)
-        wider = f"; a larger one fits: --set micro_batch_tokens={best} needs {then}"
-        return chosen + (wider if best != plan.micro_batch_tokens else "")
+        more = "no more memory" if then == needed else then
+        return f"{chosen}; a larger one fits: --set micro_batch_tokens={best} needs {more}"
     if best is not None:
         then = format_size(plan.with_micro_batch(best).device_bytes)
         return f"does not fit {where} as set: needs {needed}; fits with --set micro_batch_tokens={best}: needs {then}"
@@ -60,7 +62,7 @@ def verdict(plan: Plan) -> str:
 
 
 def device_name(plan: Plan) -> str:
-    """The device and what it has."""
+    """The device, for messages: its memory, or what limits that of this machine."""
     if plan.target.cuda:
         assert plan.target.capacity is not None
         return f"{plan.target.capacity / GIB:g} GB"
@@ -78,7 +80,7 @@ def time_line(plan: Plan) -> str:
     ]
     parts.append(f"evaluation {format_duration(plan.evaluation_seconds)}")
     parts.append(f"in all {format_duration(plan.total_seconds)}")
-    return f"{'; '.join(parts)} (an estimate: {rates.name}, {rates.origin}, {rates.share:.0%} of them reached)"
+    return f"{'; '.join(parts)} (an estimate: {rates.name}, {rates.origin}, at {rates.share:.0%} of peak speed)"
 
 
 def format_duration(seconds: float) -> str:
