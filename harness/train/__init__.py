@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 Validate = Callable[[str | None], dict[str, float]]
-"""Scores the validation rows by a scorer, or by the one that the run reports."""
+"""Scores the validation rows with the named scorer, or with the one that the run reports if the name is None."""
 OnValidation = Callable[[int, dict[str, float]], None]
 """Called with the epoch, counted from 1 over all stages, and the scores of the validation rows."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step works on."""
+    """Rows of one step, with the labels that they are scored against."""
 
     rows: NDArray[np.int64]
     """Train rows, [B]."""
@@ -38,7 +38,7 @@ class Batch:
     step: int
     """Position of the step in its stage; the position of every random draw it makes."""
     texts: Ragged | None = None
-    """What `Objective.texts` gave, if it was asked beforehand."""
+    """Tokens from `Objective.texts`, gathered ahead of the step; None if the objective encodes none or is yet to."""
 
 
 class BatchSource(Protocol):
@@ -52,36 +52,36 @@ class BatchSource(Protocol):
         ...
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The rows of every batch of the epoch; a function of the epoch and of what was mined last."""
+        """Return the rows of every batch of the epoch; they depend on the epoch and on what was mined last alone."""
         ...
 
     def pool(self, rows: NDArray[np.int64], step: int) -> LabelPool | LabelSpace:
-        """The labels that these rows [B] are scored against at this step."""
+        """Return the labels that these rows [B] are scored against at this step."""
         ...
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What was mined last, for a checkpoint."""
+        """Return what was mined last, as arrays by name, for a checkpoint."""
         ...
 
     def load_state(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take `state` back."""
+        """Restore what `state` returned."""
         ...
 
 
 class Objective(Protocol):
-    """What is optimised."""
+    """The loss that a stage minimises, with its gradient."""
 
     @property
     def pieces(self) -> int | None:
-        """Tokens that go through the encoder at once; None if that cannot be made smaller."""
+        """Most tokens that go through the encoder at once; None if texts cannot be split into smaller pieces."""
         ...
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Change `pieces`: less memory, the same batch, the same gradients."""
+        """Set `pieces` to `tokens`: the same batch, in less memory."""
         ...
 
     def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged | None:
-        """Tokens that a step on these rows [B] encodes, None if it encodes none; called from another thread.
+        """Return the tokens that a step on these rows [B] encodes, None if none; called from another thread.
 
         They depend on no weight, so they are gathered while the step before is computed.
         """
@@ -105,6 +105,6 @@ class Stage:
     objective: Objective
     optimiser: "Optimiser"
     begin: Callable[[], None] = field(default=lambda: None)
-    """Sets first values that depend on what was trained before; not called when a checkpoint is loaded."""
+    """Initialises what depends on an earlier stage; not called if a checkpoint of this stage was loaded."""
     scorer: str | None = None
-    """The scorer of validation rows while this stage trains; None for the one that the run reports."""
+    """Name of the scorer for validation rows while this stage trains; None for the one that the run reports."""

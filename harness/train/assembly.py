@@ -34,20 +34,20 @@ def pooled_stage(
     begin: Callable[[], None] = lambda: None,
     scorer: str | None = None,
 ) -> Stage:
-    """Training against the pool of labels of each batch; see `harness.train.objectives.psl`.
+    """Return a stage that trains against the label pool of each batch; see `harness.train.objectives.psl`.
 
     Args:
-        name: Of the stage.
-        inputs: The train side.
+        name: Name of the stage.
+        inputs: Train rows and labels.
         params: Batches, pool, loss and optimiser.
         model: Its encoder, its dual-encoder head and, with `classifier_losses`, its classifier are trained.
-        groups: Of the optimiser, besides the encoder's.
-        drawn_only: Only the positives that a query drew count, its others are masked.
-        options: Of the dual encoder's loss.
-        classifier_losses: Of the classifier, if it is trained too.
-        extra: Positives a query for the classifier alone.
+        groups: Parameter groups of the optimiser, besides the encoder's.
+        drawn_only: Whether only the positives that a query drew count and its others are masked.
+        options: Options of the dual encoder's loss.
+        classifier_losses: Losses of the classifier; None if it is not trained.
+        extra: Positives per query that the classifier alone scores.
         begin: Called when the stage begins.
-        scorer: Which scorer validation rows are scored by; by default the one that the run reports.
+        scorer: Name of the scorer for validation rows; by default the one that the run reports.
     """
     source = MinedBatches(inputs, params, *retrieval_vectors(inputs, model), extra=extra, mark_drawn=drawn_only)
     objective = PickSomeLabels(
@@ -68,19 +68,19 @@ def pooled_stage(
 
 
 def plain_model(inputs: Inputs, *, normalise: bool) -> TwoHeads:
-    """The encoder's own vectors as the dual encoder's, without a head."""
+    """Return a dual encoder without a trainable head: its vectors are the encoder's, normalised or not."""
     return TwoHeads(inputs.encoder, PlainHead(normalise), None).to(inputs.device)
 
 
 def retrieval_head(inputs: Inputs, dim: int, dropout: float, start: HeadStart) -> RetrievalHead:
-    """Phi_D with its first values."""
+    """Return the dual encoder's head (Phi_D), initialised."""
     head = RetrievalHead(inputs.encoder.dim, dim, dropout)
     start_projection(head.projection, start, torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 0)))
     return head
 
 
 def retrieval_vectors(inputs: Inputs, model: TwoHeads) -> tuple[Vectors, Vectors]:
-    """Vectors of train rows [N, D] and labels [L, D] as the dual-encoder head sees them when asked."""
+    """Return two functions that encode the train rows [N, D] and the labels [L, D] with the model as it is then."""
     scoring = TwoHeadScoring(model, ("de",), inputs.device, inputs.batch_tokens)
     return (
         lambda: scoring.query_vectors(inputs.train_tokens, ("de",))["de"],
@@ -97,9 +97,10 @@ def make_optimiser(
     blocked: Sequence[BlockedSgd] = (),
     seed: int | None = None,
 ) -> Optimiser:
-    """AdamW over the groups, and `blocked` tables, with the schedule of the settings; `steps` is per epoch.
+    """Return an optimiser with the schedule of the settings: AdamW over `groups`, SGD over the tables in `blocked`.
 
-    A warm-up of more than half the training is cut, with a warning. `seed` is by default the run's.
+    `steps` counts those of one epoch. A warm-up of more than half the training is cut, with a warning. `seed` is by
+    default the run's.
     """
     wanted = round(params.warmup_epochs * steps) if params.warmup_steps is None else params.warmup_steps
     most = round(params.epochs / 2 * steps)
@@ -114,12 +115,12 @@ def make_optimiser(
 
 
 def encoder_groups(encoder: Encoder, lr: float | None, weight_decay: float) -> list[Group]:
-    """The encoder's parameters and tables; without a learning rate they take the encoder's own."""
+    """Return groups of the encoder's parameters and tables; `lr` None means the encoder's own learning rate."""
     return groups_of("encoder", lr or encoder.learning_rates.encoder, weight_decay, encoder)
 
 
 def groups_of(name: str, lr: float, weight_decay: float, *modules: nn.Module) -> list[Group]:
-    """Everything trainable in modules; normalisation weights are not decayed, biases are, as in the reference code."""
+    """Return groups of all trainable parameters and tables; biases are decayed, LayerNorm weights are not."""
     together = nn.ModuleList(modules)
     with_decay, without = decayed(together)
     tables = [part for part in together.modules() if isinstance(part, RowTable)]

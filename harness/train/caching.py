@@ -29,14 +29,14 @@ from harness.train import Batch
 
 
 def product_type(settings: OptimSettings, device: str) -> torch.dtype:
-    """Type of the factors of large products: bfloat16 where the device is made for it or the settings ask for it."""
+    """Return the type of the factors of large products: bfloat16 if the settings ask for it; "auto" means on CUDA."""
     wanted = settings.precision
     half = wanted == "bfloat16" or (wanted == "auto" and device.startswith("cuda"))
     return torch.bfloat16 if half else torch.float32
 
 
 def autocast(settings: OptimSettings, device: str) -> torch.autocast:
-    """A context in which encoder and heads compute with `product_type`."""
+    """Return a context in which encoder and heads compute with `product_type`."""
     half = product_type(settings, device) == torch.bfloat16
     return torch.autocast(device.partition(":")[0], dtype=torch.bfloat16, enabled=half)
 
@@ -46,7 +46,7 @@ class TextObjective:
 
     model: TwoHeads
     queries: Ragged
-    """Tokens of the train rows, [N]."""
+    """Tokens of the train rows, [N] texts."""
     settings: OptimSettings
     device: str
     seed: int
@@ -57,17 +57,17 @@ class TextObjective:
         return self.settings.micro_batch_tokens if self.model.encoder.micro_batched else None
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Keep the activations of so many tokens at a time from now on."""
+        """Keep the activations of at most `tokens` tokens in memory from now on."""
         self.settings = self.settings.model_copy(update={"micro_batch_tokens": tokens, "gradient_cache": True})
 
     def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged:
-        """Tokens of the queries, [B]."""
+        """Return the tokens of the queries, [B] texts."""
         return self.queries.take(rows)
 
     def encoding(self, batch: Batch, *, keep: bool = True) -> "BatchEncoding":
-        """The texts of a step with its own random numbers; position 0 of the step is left to what comes after.
+        """Encode the texts of a step, each group with random numbers of its own; number 0 is left to the heads.
 
-        With `keep` False others need the room until `backward`, and with a gradient cache no graph is kept till then.
+        `keep` False leaves the memory to others until `backward`: with a gradient cache no graph is kept till then.
         """
         return BatchEncoding(
             self.model.encoder,
@@ -100,13 +100,13 @@ class BatchEncoding:
         """Encode `tokens` [n].
 
         Args:
-            encoder: In train mode.
-            tokens: All texts of the batch.
-            device: Where the encoder is.
+            encoder: The encoder, in train mode.
+            tokens: Tokens of all texts of the batch.
+            device: The encoder's device.
             micro_batch_tokens: Tokens, padding included, whose activations may be in memory at once.
-            seed_of: Seed of the random numbers of group 0, 1, 2 ...
-            cache: Groups beyond that are encoded twice; False keeps every activation and encodes once.
-            keep: Keep graphs from the first pass on; False leaves the room to others until `backward`.
+            seed_of: Maps the number of a group (0, 1, 2 ...) to the seed of its random numbers.
+            cache: Whether groups beyond `micro_batch_tokens` are encoded twice; False keeps all activations.
+            keep: Whether graphs are kept from the first pass on; False leaves their memory free until `backward`.
         """
         self._encoder, self._device, self._seed_of = encoder, device, seed_of
         if encoder.micro_batched:
@@ -127,10 +127,10 @@ class BatchEncoding:
         parts |= self._leaves
         joined = torch.cat([parts[group] for group in range(len(parts))]) if len(parts) > 1 else parts[0]
         self.vectors = joined if order is None else joined.index_select(0, torch.from_numpy(order).to(device))
-        """[n, E]."""
+        """Vectors of the texts, [n, E]."""
 
     def backward(self) -> None:
-        """Second pass of the groups that kept no graph; nothing is left to do for the others."""
+        """Encode the groups that kept no graph again and send their gradients backwards."""
         for group, leaf in self._leaves.items():
             if leaf.grad is not None:
                 vectors = self._encode(group)
@@ -146,7 +146,7 @@ class BatchEncoding:
 
 
 def _fitting(groups: list[NDArray[np.int64]], lengths: NDArray[np.int64], tokens: int | None) -> list[int]:
-    """Positions of groups that together have at most so many tokens, padding included, the longest texts first."""
+    """Return the numbers of groups with at most `tokens` tokens together, with padding; all if `tokens` is None."""
     if tokens is None:
         return list(range(len(groups)))
     kept = []
@@ -163,7 +163,7 @@ _FACTORS = np.random.default_rng(0).integers(1, 2**63, 4096, dtype=np.uint64) | 
 
 
 def distinct_rows(tokens: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows [n] without repetitions: first occurrence of each [u], and for every row which of those it equals [n].
+    """Return the first row of each distinct text [u], and for every row the number of its distinct text [n].
 
     Rows of equal keys are compared, so that two texts are never taken for one.
     """

@@ -13,7 +13,7 @@ class Display:
     """Progress of one stage; everything goes to standard error."""
 
     def __init__(self, name: str, epochs: int, steps: int, done: int = 0, *, name_lines: bool = False) -> None:
-        """Take the number of steps per epoch, how many are `done` already, and whether lines begin with the name."""
+        """Store the number of steps per epoch, how many are `done`, and whether lines begin with the stage's name."""
         self._prefix = f"{name}  " if name_lines else ""
         self._name, self._epochs, self._steps, self._done = name, epochs, steps, done
         self._bar: Any = None
@@ -46,12 +46,12 @@ class Display:
             self._bar.stop()
 
     def step(self, loss: float) -> None:
-        """One step done."""
+        """Advance the bar by one step and show its loss."""
         if self._bar is not None:
             self._bar.update(self._task, advance=1, loss=loss)
 
     def epoch(self, epoch: int, figures: dict[str, float], scores: dict[str, float]) -> None:
-        """One epoch done: prints its line."""
+        """Move the bar to the end of the epoch and print the epoch's line."""
         if self._bar is not None:
             self._bar.update(self._task, completed=epoch * self._steps)
         self.say(self._prefix + epoch_line(epoch, self._epochs, figures, scores))
@@ -69,7 +69,7 @@ def _number(value: float) -> str:
 
 
 def epoch_line(epoch: int, epochs: int, figures: dict[str, float], scores: dict[str, float]) -> str:
-    """Averages of an epoch in one line."""
+    """Format the averages and validation scores of an epoch as one line."""
     names = sorted((name for name in figures if name.startswith("train/loss_")), reverse=True)
     losses = [f"{name.removeprefix('train/loss_')} {figures[name]:.3f}" for name in names]
     parts = [

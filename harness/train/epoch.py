@@ -11,9 +11,9 @@ _DIVERGED = 100.0
 
 
 def averages(stage: Stage, position: Position, timer: Timer, rows_before: float) -> dict[str, float]:
-    """Averages over the batches of the epoch, speed and learning rates.
+    """Return averages over the batches of the epoch, rows per second and learning rates, by name.
 
-    `rows_before` are rows that were counted before this process took over.
+    `rows_before` counts the rows of the epoch that were trained before this process resumed it.
     """
     figures = {f"train/{name}": value / position.batch for name, value in position.sums.items() if name != "rows"}
     if rows := position.sums["rows"] - rows_before:  # none if a resumed run had only to validate
@@ -24,7 +24,7 @@ def averages(stage: Stage, position: Position, timer: Timer, rows_before: float)
 
 
 def warnings(stage: Stage, position: Position, figures: dict[str, float]) -> Iterator[str]:
-    """Warnings of an epoch that taught the model nothing, and of a loss that grew without end."""
+    """Yield warnings: no positives or no negatives in the pools, or a loss that has diverged."""
     if not figures["train/positives"]:
         yield "no label in the pools is a positive of its query, so nothing is learned: check the labels"
     elif not round(figures["train/negatives"], 6):

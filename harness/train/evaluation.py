@@ -27,10 +27,10 @@ _MOST_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to be scored, with what is true of them."""
+    """Rows to be scored, with their true labels and filter pairs."""
 
     tokens: Ragged
-    """[n]."""
+    """Tokens of the rows, [n] texts."""
     truth: csr_array
     """True labels, [n, L]."""
     filter: csr_array
@@ -40,13 +40,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Scored:
-    """What one scorer found for a set of rows."""
+    """Predictions and metrics of one scorer for a set of rows."""
 
     topk: TopK
     metrics: dict[str, float]
     contributions: list[dict[str, Any]]
     per_row: dict[str, NDArray[np.float64]]
-    """[n] by metric name."""
+    """Value of every row [n], by name of the metric."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Evaluator:
     config: RunConfig
     dataset: Dataset
     weights: NDArray[np.float64] | None
-    """Inverse propensities, [L]; None without constants."""
+    """Inverse propensities, [L]; None if the card has no propensity constants."""
     label_tokens: Ragged
     device: str
 
     def score(self, scoring: Scoring | Ranker, rows: Rows, scorers: tuple[str, ...] | None = None) -> dict[str, Scored]:
-        """Every scorer, or the given ones, on these rows."""
+        """Score these rows with every scorer, or with the given ones; return the results by name."""
         scorers = scorers or scoring.scorers
         if isinstance(scoring, Ranker):
             k = self.config.search.k
@@ -86,7 +86,7 @@ class Evaluator:
 def find_labels(
     queries: NDArray[np.float32], labels: NDArray[np.float32], rows: Rows, config: RunConfig, device: str
 ) -> TopK:
-    """The best K labels of every row, from query vectors [n, D] and label vectors [L, D]."""
+    """Search the best K labels of every row, from query vectors [n, D] and label vectors [L, D]."""
     wanted = config.search
     return search(
         queries,
@@ -102,7 +102,7 @@ def find_labels(
 
 
 def label_weights(dataset: Dataset) -> NDArray[np.float64] | None:
-    """Inverse propensities [L] by the card's constants, from the train labels without augmentation; None without."""
+    """Return inverse propensities [L] of the train labels without augmentation; None if the card has no constants."""
     constants = dataset.card.propensity
     return None if constants is None else metrics.inverse_propensity(dataset.train, constants.a, constants.b)
 

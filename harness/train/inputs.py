@@ -51,7 +51,7 @@ def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.in
 
 
 def text_length(config: RunConfig, encoder: Encoder) -> int:
-    """Tokens per text: as configured, or what the encoder was made for."""
+    """Return the most tokens per text: `max_len` of the config, or the encoder's default."""
     length = encoder.max_len if config.max_len is None else config.max_len
     if encoder.longest is not None and length > encoder.longest:
         raise UserError(f"max_len is {length:,}, but encoder {encoder.name!r} reads at most {encoder.longest:,} tokens")
@@ -87,7 +87,7 @@ def train_side(
     config: RunConfig,
     warn: Callable[[str], None],
 ) -> Inputs:
-    """What a method may build from: the given train rows [N], labels, and nothing of the test side."""
+    """Return what a method may learn from: the given train rows [N] and the labels, nothing of the test rows."""
     everything = len(rows) == len(tokens.train)
     if empty := int((tokens.labels.lengths <= sum(map(len, encoder.tokenizer.frame))).sum()):
         warn(f"{empty} labels have no text: an encoder sees them all as one; a classifier tells them apart")
@@ -105,7 +105,7 @@ def train_side(
 
 
 def augmented(inputs: Inputs, config: RunConfig, run_log: RunLog) -> Inputs:
-    """The train side with the rows that the config's augmentation adds; their number is printed and recorded."""
+    """Return the inputs with the rows that the config's augmentation adds; their number is printed and recorded."""
     inputs, made = with_augmented_rows(inputs, config)
     if made:
         run_log.metadata["augmentation"] = made

@@ -40,13 +40,13 @@ class StepBoundary:
         self._process = os.getpid()
 
     def check(self) -> None:
-        """The safe moment: raises `KeyboardInterrupt` or `Terminated` if a signal is pending."""
+        """Raise `KeyboardInterrupt` or `Terminated` if a signal is pending; call it where stopping is safe."""
         if self.pending is not None:
             _stop(self.pending)
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Mark work that can be cut anywhere: a signal that is pending or arrives is raised at once; nests."""
+        """Mark work that may be interrupted anywhere: a pending or new signal is raised at once; may be nested."""
         self._immediate += 1
         try:
             self.check()

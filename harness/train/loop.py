@@ -79,9 +79,9 @@ class Training:
         """Prepare to train.
 
         Args:
-            model: What the stages train.
-            stages: In order.
-            run_log: Where figures go, and whose folder the checkpoints are in.
+            model: The model that the stages train.
+            stages: The stages, in order.
+            run_log: Log for figures and events; checkpoints go into its folder.
             checkpoint: When to save.
             validation: When to validate, by which metric to choose weights, and when to stop.
             validate: Scores the validation rows; None if there are none.
@@ -94,7 +94,7 @@ class Training:
 
     @property
     def position(self) -> Position:
-        """Where the training stands."""
+        """Stage, epoch and step that the training has reached, with the sums of the epoch."""
         return self.state.position
 
     def resume(self) -> bool:
@@ -102,7 +102,7 @@ class Training:
         return self.state.resume()
 
     def run(self) -> None:
-        """Train to the end, or to where validation says stop; leave the chosen weights in the model."""
+        """Train to the end or to an early stop; leave the chosen weights in the model."""
         keep_freed_memory()
         self.state.start_clocks()
         self.model.train()
@@ -189,7 +189,7 @@ class Training:
             self.state.save(stage, stay=ended or stopping)
 
     def _validated(self, stage: Stage, epoch: int, timer: Timer) -> dict[str, float]:
-        """Scores of the validation rows if they are due after this epoch, as they are after the last one."""
+        """Return the scores of the validation rows; empty if none are due after this epoch (always after the last)."""
         if self.validate is None or (epoch % self.validation.every_epochs and epoch < stage.epochs):
             return {}
         if self.state.due(epoch_end=True):
@@ -211,7 +211,7 @@ class Training:
 
     @contextmanager
     def _interruptible(self, stage: Stage) -> Iterator[None]:
-        """A stretch that changes no weights: a signal ends it at once, and what was trained before it is saved."""
+        """Mark work that changes no weights: a signal ends it at once, after a checkpoint is saved."""
         try:
             with self.boundary.immediate():
                 yield
@@ -220,7 +220,7 @@ class Training:
             raise
 
     def metadata(self) -> dict[str, Any]:
-        """What the record says about the training; rates have the name of their stage where there are several."""
+        """Return what the record says about the training; with several stages, rates are prefixed with their names."""
         position, prefix = self.position, "{}/" if len(self.stages) > 1 else ""
         metadata: dict[str, Any] = {
             "steps": position.step,

@@ -24,9 +24,9 @@ from harness.train.checkpoint import save_files, save_model
 from harness.train.evaluation import Scored, save_predictions
 
 SHOWN = 5
-"""Predictions per row."""
+"""Predictions per row in the sample."""
 LONGEST = 500
-"""Characters of a text; long documents would make the sample a copy of the test set."""
+"""Most characters of a text in the sample; with whole documents it would be a copy of the test set."""
 
 
 def finish(
@@ -69,7 +69,7 @@ def finish(
 
 
 def save_trained(parts: Parts, folder: Path, config: RunConfig) -> None:
-    """Write what was trained or fitted; nothing for a method without training."""
+    """Write the trained or fitted model; nothing for a method without training."""
     if parts.model is not None:
         save_model(folder, parts.model.state_dict(), {"method": config.method})
     if parts.fitted is not None:
@@ -77,7 +77,7 @@ def save_trained(parts: Parts, folder: Path, config: RunConfig) -> None:
 
 
 def pack(parts: Parts, run_log: RunLog, inputs: Inputs, dataset: Dataset, config: RunConfig) -> None:
-    """Write what a served model needs besides record and weights; a failure costs a warning, not the run."""
+    """Write what serving needs besides record and weights; a failure becomes a warning, not an error."""
     wanted, weights = config.tracking.model, run_log.folder / "model"
     if wanted != "always" and not weights.is_dir():
         return
@@ -106,7 +106,7 @@ def pack(parts: Parts, run_log: RunLog, inputs: Inputs, dataset: Dataset, config
 
 
 def warn_of_surprises(run_log: RunLog, scored: Scored, dataset: Dataset, config: RunConfig) -> None:
-    """Warn of what a reader of the numbers should know about them."""
+    """Warn of the dataset's provenance, non-finite vectors, short rankings and test pairs that are filter pairs."""
     for warning in dataset.metadata["provenance"].get("warnings", []):
         run_log.warn(f"{dataset.name}: {warning}")
     if scored.topk.flagged:
@@ -118,16 +118,16 @@ def warn_of_surprises(run_log: RunLog, scored: Scored, dataset: Dataset, config:
 
 
 def prediction_sample(dataset: Dataset, scored: Scored, count: int = 100, seed: int = 0) -> list[dict[str, Any]]:
-    """A seeded draw of test rows in the order of the dataset, JSON friendly.
+    """Return a random sample of test rows in the order of the dataset, as plain values for JSON.
 
     Each has `row`, `text`, `truth` (label texts) and `predictions`: `label` (its text), `score`, `hit` (whether it is
     true) and `train_rows` (how many train rows have it; 0 for a label that no row teaches).
 
     Args:
-        dataset: Whose test rows were scored.
-        scored: Of all test rows, [M, K].
-        count: Rows at most.
-        seed: Of the draw.
+        dataset: The dataset whose test rows were scored.
+        scored: Predictions of all test rows, [M, K].
+        count: Most rows in the sample.
+        seed: Seed of the sample.
     """
     rows = np.sort(stream(seed, "split", 1).permutation(dataset.test.shape[0])[:count])
     frequency = np.bincount(dataset.train.indices, minlength=dataset.train.shape[1])

@@ -21,9 +21,9 @@ Made = TypeVar("Made")
 
 
 def batches_ahead(stage: Stage, epoch: int, done: int, timer: Timer) -> Generator[Batch]:
-    """The batches of an epoch behind those that are done; the wait for one is charged to `pool`.
+    """Yield the batches of an epoch after the first `done`; the time spent waiting is charged to `pool`.
 
-    Close it (`contextlib.closing`) to leave early: then no thread is left.
+    Close the generator (`contextlib.closing`) to stop early without leaving a thread behind.
     """
     source, objective = stage.source, stage.objective
 
@@ -43,7 +43,7 @@ def batches_ahead(stage: Stage, epoch: int, done: int, timer: Timer) -> Generato
 def made_ahead(make: Callable[[Item], Made], items: Sequence[Item]) -> Generator[Made]:
     """Yield make(item) for every item, in order; the call for the next one runs beside the consumer's work.
 
-    What a call raises is raised where its result is asked for.
+    An exception of a call is raised where its result would have been yielded.
     """
     with Threads(1, "batches") as maker:
         ahead = [maker.submit(make, item) for item in items[:1]]

@@ -1,6 +1,6 @@
-"""The classifier table Psi [L, D] of a method: how it is stored, and its first values.
+"""The classifier table Psi [L, D] of a method: how it is stored, and its initial values.
 
-First values are the classifier's vectors of the label texts, or noise. They are made for a block of labels at a time,
+Initial values are the classifier's vectors of the label texts, or noise. They are made for a block of labels at a time,
 so that a table in bfloat16, or one that fills the memory of a machine, needs no second one beside it.
 """
 
@@ -23,18 +23,18 @@ from harness.settings.parameters import TableSettings
 TableStart = Literal["labels", "xavier", "normal"]
 
 START_BLOCK = 1 << 18
-"""Labels whose first values are made at once; a multiple of the block of `projected`, so that none there is cut."""
+"""Labels initialised at once; a multiple of the block size of `projected`, so that its blocks stay whole."""
 _NORMAL_DEVIATION = 0.02
-"""Of a table drawn from a normal distribution, as in Renee's code."""
+"""Standard deviation of a table drawn from a normal distribution, as in Renee's code."""
 
 
 def table_options(params: TableSettings) -> dict[str, Any]:
-    """The arguments of `Classifier` that say where its table is and in what it is stored."""
+    """Return the arguments of `Classifier` for the type and the device of its table."""
     return {"table_type": getattr(torch, params.table_precision), "table_on_host": params.table_device == "host"}
 
 
 def start_table(inputs: Inputs, classifier: Classifier, start: TableStart) -> None:
-    """First values of Psi: the classifier's vectors of the label texts, or noise (xavier: UniDEC, normal: Renee)."""
+    """Initialise Psi: the classifier's vectors of the label texts, or noise (xavier: UniDEC, normal: Renee)."""
     weight = classifier.table.weight.detach()
     generator = torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 2))
     if start == "labels":
@@ -54,7 +54,7 @@ def start_table(inputs: Inputs, classifier: Classifier, start: TableStart) -> No
 
 
 def _start_from_labels(inputs: Inputs, classifier: Classifier, weight: Tensor, generator: torch.Generator) -> None:
-    """Write the vectors of the label texts; a label without text gets a direction of its own to learn from."""
+    """Write the vectors of the label texts; a label without text gets a random direction."""
     without = np.zeros(len(weight), np.bool_)
     for part in _blocks(len(weight)):
         encoded = encode(
@@ -76,16 +76,16 @@ def _start_from_labels(inputs: Inputs, classifier: Classifier, weight: Tensor, g
 
 
 def _blocks(labels: int) -> Iterator[slice]:
-    """All labels, some at a time."""
+    """Yield all labels as slices of at most `START_BLOCK`."""
     for start in range(0, labels, START_BLOCK):
         yield slice(start, min(start + START_BLOCK, labels))
 
 
 def _texts(tokens: Ragged, part: slice) -> Ragged:
-    """Tokens of the labels of a block."""
+    """Return the tokens of the labels of a block."""
     return tokens if part == slice(0, len(tokens)) else tokens.take(np.arange(part.start, part.stop))
 
 
 def _place(part: slice, labels: int) -> str:
-    """Which labels a progress bar is about, where there are several bars."""
+    """Return the range of labels for the name of a progress bar; empty if one block holds all of them."""
     return "" if part == slice(0, labels) else f", {part.start:,} to {part.stop:,} of {labels:,}"

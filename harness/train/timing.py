@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes."""
+"""Measure how the time of an epoch is spent."""
 
 import time
 from collections import defaultdict
@@ -15,7 +15,7 @@ class Timer:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Charge the block to a part."""
+        """Add the time of the block to the named part."""
         started = time.perf_counter()
         try:
             yield
@@ -29,11 +29,11 @@ class Timer:
 
     @property
     def processor(self) -> float:
-        """Seconds of processor time since then, of all threads; time in which other work has the cores is not in it."""
+        """Seconds of processor time of all threads since the timer was made; time of other processes is not counted."""
         return time.process_time() - self._computed
 
     def shares(self) -> dict[str, float]:
-        """Share of every part in the total; what no part claimed is `rest`."""
+        """Return the share of every part in the total; time outside all parts is `rest`."""
         total = max(self.total, 1e-9)
         shares = {name: spent / total for name, spent in self.seconds.items()}
         return {**shares, "rest": max(0.0, 1 - sum(shares.values()))}

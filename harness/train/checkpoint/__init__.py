@@ -54,10 +54,10 @@ class Checkpoints:
         Saving the newest step again replaces it.
 
         Args:
-            step: Optimiser steps done; not before that of the newest checkpoint.
+            step: Optimiser steps done; at least as many as in the newest checkpoint.
             state: Values that JSON can hold; NaN and infinity are kept, tuples come back as lists.
-            tensors: Tensors of any shape on any device.
-            go_on: Called again and again while tensors are written; what it raises ends that, without a checkpoint.
+            tensors: Tensors of any shape on any device, by name.
+            go_on: Called repeatedly while tensors are written; an exception from it ends that, without a checkpoint.
         """
         self._sweep()
         assert step >= max([0, *self.steps()])
@@ -71,7 +71,7 @@ class Checkpoints:
         return self._path(step)
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """State and tensors of the newest checkpoint, verified; None if there is none."""
+        """Return state and tensors of the newest checkpoint after checking its hashes; None if there is none."""
         self._sweep()
         steps = self.steps()
         if not steps:
@@ -89,7 +89,7 @@ class Checkpoints:
         return state, tensors
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, oldest first; whether they are undamaged is found by `latest`."""
+        """Return the steps of all checkpoints, oldest first; only `latest` checks that one is undamaged."""
         found = (_STEP_NAME.fullmatch(path.name) for path in self.folder.glob("step-*"))
         return sorted(int(match[1]) for match in found if match)
 
@@ -114,14 +114,14 @@ class Checkpoints:
 
 
 def save_model(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
-    """Write a model, in place of the one that is there; `metadata` are JSON without NaN or infinity."""
+    """Write a model, replacing an earlier one; `metadata` are JSON values without NaN or infinity."""
     with whole_folder(folder) as draft:
         draft.metadata["facts"] = metadata
         draft.hashes[MODEL] = write_tensors(draft.path / MODEL, tensors)
 
 
 def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and metadata of a model folder, verified."""
+    """Return tensors and metadata of a model folder after checking its hashes."""
     advice = _advice(folder)
     metadata: dict[str, Any] = verified_manifest(folder, advice, [MODEL]).get("facts", {})
     try:
@@ -148,7 +148,7 @@ def verify_files(folder: Path) -> str:
 
 
 def _advice(folder: Path) -> str:
-    """What to do about a damaged model; raises if there is none."""
+    """Return what to do about a damaged model, for an error message; raise if the folder is missing."""
     if not folder.is_dir():
         raise DataError("no model here; repeat the run that writes it", folder)
     return f"the model cannot be used; remove the folder {folder} and repeat the run"

@@ -25,19 +25,19 @@ from harness.settings.schema import Background
 from harness.train.checkpoint import Checkpoints
 
 SHARE_OF_FREE = 4
-"""With `auto` a copy may take this part of the memory that is free."""
+"""With `background` "auto", a copy may take at most 1/4 of the free memory."""
 
 
 class Saver:
-    """Takes checkpoints to disk; use as a context manager, which leaves no thread behind."""
+    """Writes checkpoints in a thread; use as a context manager, which leaves no thread behind."""
 
     def __init__(self, checkpoints: Checkpoints, background: Background, log: Callable[..., None]) -> None:
         """Prepare to save.
 
         Args:
-            checkpoints: Where to.
-            background: Whether to copy.
-            log: Takes one event with its metadata, for a copy that did not fit.
+            checkpoints: The run's checkpoints.
+            background: Whether to copy tensors and write them in the thread: "auto", "always" or "never".
+            log: Logs an event (name, metadata) when a copy does not fit into memory.
         """
         self._checkpoints, self._background, self._log = checkpoints, background, log
         self._writer = Threads(1, "checkpoint")
@@ -59,10 +59,10 @@ class Saver:
 
         Args:
             step: Optimiser steps done.
-            state: Not changed afterwards.
-            tensors: As they are now.
+            state: Values for JSON; the caller must not change them afterwards.
+            tensors: Tensors by name.
             then: Called when the checkpoint is on disk, maybe by the thread.
-            stay: Return only then.
+            stay: Whether to return only when the checkpoint is on disk.
         """
         self.wait()
         copy = None if stay else self._copied(tensors)
@@ -72,19 +72,19 @@ class Saver:
             self._writing = self._writer.submit(self._write, step, state, copy, then)
 
     def wait(self) -> None:
-        """Wait for the write under way, and raise what went wrong in it."""
+        """Wait for the current write, and raise its error if it failed."""
         if self._writing is not None:
             wait([self._writing])
             done, self._writing = self._writing, None
             done.result()
 
     def check(self) -> None:
-        """Raise what went wrong in a write that has ended; do not wait."""
+        """Raise the error of a write that has failed; do not wait for one that still runs."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints on disk, oldest first, after the write under way."""
+        """Wait for the current write; return the steps of the checkpoints on disk, oldest first."""
         if self._writing is not None:
             wait([self._writing])
         return self._checkpoints.steps()
@@ -117,7 +117,7 @@ class Saver:
             raise InterruptedError("the checkpoint was given up")
 
     def _copied(self, tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        """The tensors in memory of their own on the host; None if there is not to be a copy, or no room for one."""
+        """Copy the tensors to host memory; None if settings or free memory do not allow a copy."""
         fitting = {name for name, kept in self._buffers.items() if name in tensors and _alike(kept, tensors[name])}
         self._buffers = {name: kept for name, kept in self._buffers.items() if name in fitting}
         missing = {name: tensor for name, tensor in tensors.items() if name not in fitting}
@@ -146,7 +146,7 @@ class Saver:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether no element, of any shape, is infinite or NaN; looks at the extremes, which costs no memory."""
+    """Return whether no element is infinite or NaN; it reads minimum and maximum alone, which needs no memory."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     return all(math.isfinite(extreme) for extreme in torch.aminmax(tensor.detach()))

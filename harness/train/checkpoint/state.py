@@ -47,55 +47,55 @@ class Position(BaseModel):
     processor_seconds: float | None = None
     """The same in seconds of processor time; None where a part of the training did not count them."""
     best: float | None = None
-    """Best value of the stage on the validation rows."""
+    """Best validation score of the stage; None before the first validation."""
     best_epoch: Count = 0
-    """The epoch it was reached in, counted from 1."""
+    """Epoch of the best validation score, counted from 1; 0 if there is none."""
     first_loss: float = 0.0
     """Loss of the first step of the stage."""
     pieces: Annotated[int, Field(ge=1)] | None = None
-    """Tokens encoded at once in this stage, if memory ran out with more of them."""
+    """Most tokens encoded at once in this stage since memory ran out; None if it did not."""
     rates: dict[str, float] = {}
-    """Peak learning rates of the stage; the config may leave them to the encoder."""
+    """Peak learning rate of each group of the stage; stored because the config may leave them to the encoder."""
 
 
 class TrainingState:
-    """Where a training stands, and its checkpoints."""
+    """Position of a training, and its checkpoints."""
 
     def __init__(
         self, model: nn.Module, stages: tuple[Stage, ...], run_log: RunLog, settings: CheckpointSettings
     ) -> None:
         self.position = Position(processor_seconds=0.0)
         self.begun = False
-        """Whether the current stage has its first values."""
+        """Whether the current stage was begun by a checkpoint, so that `Stage.begin` is not called."""
         self._model, self._stages, self._settings = model, stages, settings
         self._folder = run_log.folder / "checkpoints"
         self._checkpoints = Checkpoints(self._folder, settings.keep)
         self.saver = Saver(self._checkpoints, settings.background, run_log.event)
         self._referenced: deque[Path] = deque(maxlen=settings.keep)
-        """The best weights that the kept checkpoints refer to."""
+        """Folders of best weights that the kept checkpoints refer to."""
         self._clock, self._since_save = Timer(), Timer()
         self._before: tuple[float, float | None] = (0.0, 0.0)
-        """Seconds of training before this process took over, by the clock and of processor time."""
+        """Seconds of training before this process resumed it: wall-clock and processor time."""
 
     def start_clocks(self) -> None:
-        """Begin to count the time of training."""
+        """Start to measure the time of training."""
         self._clock, self._since_save = Timer(), Timer()
 
     def read_clocks(self) -> None:
-        """Note the time of training so far in the position."""
+        """Write the time of training so far into the position."""
         before, processor_before = self._before
         self.position.seconds = before + self._clock.total
         self.position.processor_seconds = None if processor_before is None else processor_before + self._clock.processor
 
     def due(self, *, epoch_end: bool = False) -> bool:
-        """Whether the settings ask for a checkpoint now."""
+        """Return whether the settings ask for a checkpoint now."""
         if epoch_end:
             return self._since_save.total >= self._settings.min_seconds
         every = self._settings.every_steps
         return bool(every) and self.position.step % (every or 1) == 0
 
     def save(self, stage: Stage, *, stay: bool = False) -> None:
-        """Save everything as it is now; with `stay` it is on disk on return."""
+        """Save a checkpoint of the current state; with `stay` it is on disk on return."""
         self.read_clocks()
         tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
         if not all(all_finite(tensor) for tensor in tensors.values()):
@@ -108,7 +108,7 @@ class TrainingState:
         self._since_save = Timer()
 
     def save_best(self, metadata: dict[str, Any]) -> None:
-        """Save the weights as the best of the stage; the position says of which epoch they are."""
+        """Save the weights as the best of the stage; the position holds their epoch."""
         self.saver.wait()  # a checkpoint that reaches the disk removes best weights that no checkpoint refers to
         save_model(self._best_folder(), self._model.state_dict(), metadata)
 
@@ -145,7 +145,7 @@ class TrainingState:
         return True
 
     def diverged(self, what: str) -> UserError:
-        """The error that ends a training whose numbers are no longer finite."""
+        """Return the error for a training whose loss or weights are no longer finite."""
         kept = self.saver.steps()
         saved = f"the last good checkpoint is step {kept[-1]}" if kept else "no checkpoint was saved yet"
         return UserError(
@@ -154,7 +154,7 @@ class TrainingState:
         )
 
     def _best_folder(self) -> Path:
-        """Where the best weights of the stage are: by epoch, because a resumed run may come by here again."""
+        """Return the folder of the stage's best weights; by epoch, because a resumed run may save them again."""
         return self._folder / f"best-{self.position.stage}-{self.position.best_epoch}"
 
     def _forget_best(self, but: Path) -> None:
@@ -184,7 +184,7 @@ class TrainingState:
             stage.source.load_state({name: tensor.numpy() for name, tensor in parts["source"].items()})
 
     def _foreign(self, why: str) -> DataError:
-        """The error for a newest checkpoint that is whole, but not one of this training."""
+        """Return the error for a newest checkpoint that is undamaged but not one of this training."""
         step = self._checkpoints.steps()[-1]
         return DataError(
             f"the checkpoint of step {step} is not one of this run ({why}); remove it to go on without it", self._folder
@@ -192,5 +192,5 @@ class TrainingState:
 
 
 def peak_rates(stage: Stage) -> dict[str, float]:
-    """Learning rates of a stage before the schedule."""
+    """Return the peak learning rate of each group of a stage."""
     return {group.name: group.lr for group in stage.optimiser.groups}

@@ -39,9 +39,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], go_on: Callable[[], No
     """Write tensors of any shape and device; those that share memory are written once for every name.
 
     Args:
-        path: The file.
-        tensors: By name.
-        go_on: Called before every piece; what it raises ends the writing.
+        path: File to write.
+        tensors: Tensors by name.
+        go_on: Called before every piece; an exception from it ends the writing.
 
     Returns:
         The sha256 of the file, in hex.
@@ -57,7 +57,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], go_on: Callable[[], No
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file as ordinary writable tensors in CPU memory, independent of the file and of each other."""
+    """Read all tensors of a file into CPU memory: writable, and independent of the file and of each other."""
     from safetensors import SafetensorError, safe_open
 
     try:

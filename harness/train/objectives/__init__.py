@@ -1,1 +1,1 @@
-"""What a step of training minimises."""
+"""Objectives: the losses that training minimises, with their gradients."""

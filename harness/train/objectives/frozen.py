@@ -27,13 +27,13 @@ from harness.train.timing import Timer
 
 @dataclass
 class FrozenQueries:
-    """Vectors of the train rows as a frozen encoder sees them, made when first needed."""
+    """Vectors of the train rows from a frozen encoder, computed when first needed."""
 
     encode: Vectors
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
-        """[N, E]."""
+        """Vectors of the train rows, [N, E]."""
         return self.encode()
 
 
@@ -48,22 +48,22 @@ class ClassifierOnly:
     seed: int
     temperature: float = 1.0
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the loss."""
+    """Options of the loss."""
 
     @property
     def pieces(self) -> None:
-        """Nothing is encoded here."""
+        """Return None: no step encodes texts, so there are no pieces."""
         return None
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Change nothing: there are no pieces."""
+        """Do nothing: there are no pieces."""
 
     def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> None:
-        """Nothing is encoded here."""
+        """Return None: no step encodes texts."""
         return None
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
-        """Leave the gradient in the gathered rows of the table."""
+        """Leave the gradient of the loss in the gathered rows of the table; return the loss."""
         pool = batch.pool
         assert isinstance(pool, LabelPool)
         with timer.part("gather"):

@@ -42,16 +42,16 @@ class FullSpace(TextObjective):
     """Encode a batch, go through all labels twice, send gradients back."""
 
     model: TwoHeads
-    """Its encoder and its dual-encoder head are trained."""
+    """The model whose encoder and dual-encoder head are trained."""
     queries: Ragged
-    """Tokens of the train rows, [N]."""
+    """Tokens of the train rows, [N] texts."""
     labels: Ragged
-    """Tokens of the labels, [L]."""
+    """Tokens of the labels, [L] texts."""
     loss: LossName
     temperature: float
-    """t."""
+    """Divisor t of the inner products."""
     chunk: int
-    """Most labels encoded and scored at once."""
+    """Most labels that are encoded and scored at once."""
     settings: OptimSettings
     device: str
     seed: int
@@ -61,7 +61,7 @@ class FullSpace(TextObjective):
     """Steepness of soft-topk: it multiplies the scores."""
     _order: "LabelOrder" = field(init=False, repr=False)
     _scores: Tensor = field(init=False, repr=False, default_factory=lambda: torch.empty(0))
-    """Memory of the scores of one block, kept from step to step."""
+    """Buffer for the scores of one block, kept from step to step."""
 
     def __post_init__(self) -> None:
         if self.loss == "soft-topk" and not 1 <= self.k < len(self.labels):
@@ -72,7 +72,7 @@ class FullSpace(TextObjective):
         self._order = LabelOrder.of(self.labels, self.chunk, self.pieces, self.device)
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Smaller pieces of queries, and smaller blocks of labels."""
+        """Encode queries in pieces, and labels in blocks, of at most `tokens` tokens from now on."""
         super().work_in_pieces(tokens)
         self._scores = torch.empty(0)  # made anew for the smaller blocks
         self._order = LabelOrder.of(self.labels, self.chunk, self.pieces, self.device)
@@ -99,7 +99,7 @@ class FullSpace(TextObjective):
 
     @torch.no_grad()
     def _read(self, loss: StreamedLoss, blocks: list[Block], scaled: Tensor, step: int, timer: Timer) -> Totals:
-        """First pass, for query vectors [B, D] divided by t."""
+        """Make the first pass, for query vectors [B, D] divided by t; return the loss and its sums."""
         for index, block in enumerate(blocks):
             vectors = self._encoded(index, step, timer)
             with timer.part("loss"):
@@ -110,7 +110,7 @@ class FullSpace(TextObjective):
     def _send_back(
         self, loss: StreamedLoss, totals: Totals, blocks: list[Block], scaled: Tensor, step: int, timer: Timer
     ) -> Tensor:
-        """Second pass, for query vectors [B, D] divided by t; returns the gradient of the query vectors [B, D].
+        """Make the second pass, for query vectors [B, D] divided by t; return the gradient of the query vectors [B, D].
 
         Factors of a query commute with sums over labels, so they never multiply a matrix [B, C].
         """
@@ -131,7 +131,7 @@ class FullSpace(TextObjective):
         return dense.mul_(totals.factor[:, None]).add_(sparse).mul_(self._scale)
 
     def _encoded(self, index: int, step: int, timer: Timer) -> Tensor:
-        """Vectors [C, D] of the labels of a block."""
+        """Encode the labels of a block; return their vectors [C, D]."""
         # entered anew for every block, because autocast remembers weights that it converted without a graph
         with autocast(self.settings, self.device), timer.part("encode"):
             seed_dropout(stream_seed(self.seed, "dropout", step, 0, index))
@@ -140,7 +140,7 @@ class FullSpace(TextObjective):
             return vectors
 
     def _scored(self, scaled: Tensor, vectors: Tensor) -> Tensor:
-        """Scores [B, C] of query vectors [B, D] divided by t and label vectors [C, D], in memory that is used again."""
+        """Write scores [B, C] of query vectors [B, D] divided by t and label vectors [C, D] into the shared buffer."""
         shape = (len(scaled), len(vectors))
         if self._scores.numel() < shape[0] * shape[1]:
             self._scores = scaled.new_empty(shape[0] * self._order.widest)
@@ -153,24 +153,24 @@ class FullSpace(TextObjective):
 
     @property
     def _scale(self) -> float:
-        """What a product <q, z> is multiplied with."""
+        """Return the factor of an inner product <q, z> in its score."""
         return (self.alpha if self.loss == "soft-topk" else 1.0) / self.temperature
 
 
 @dataclass(frozen=True)
 class LabelOrder:
-    """All labels cut into blocks."""
+    """All labels in the order in which they are encoded, cut into blocks."""
 
     tokens: Ragged
-    """Tokens of the labels in the order of blocks, [L]."""
+    """Tokens of the labels in the order of blocks, [L] texts."""
     place: NDArray[np.int64] | None
-    """Where each label is in that order, [L]; None if it is the labels' own."""
+    """Position of each label in that order, [L]; None if they are in order of id."""
     edges: NDArray[np.int64]
     """Block c holds the labels edges[c] <= place < edges[c + 1]."""
 
     @classmethod
     def of(cls, labels: Ragged, chunk: int, micro_batch_tokens: int | None, device: str = "cpu") -> "LabelOrder":
-        """Blocks of at most `chunk` labels and, unless None, of at most so many tokens with padding, longest first."""
+        """Cut labels into blocks of at most `chunk` labels and so many tokens (None: no limit), longest texts first."""
         if micro_batch_tokens is None:
             return cls(labels, None, np.append(np.arange(0, len(labels), chunk), len(labels)))
         groups = micro_batches(labels.lengths, micro_batch_tokens, device)
@@ -182,17 +182,17 @@ class LabelOrder:
 
     @property
     def widest(self) -> int:
-        """Labels of the largest block."""
+        """Number of labels in the largest block."""
         return int(np.diff(self.edges).max(initial=0))
 
     def texts(self, index: int) -> Ragged:
-        """Tokens of the labels of a block, [C]."""
+        """Return the tokens of the labels of a block, [C] texts."""
         offsets = self.tokens.offsets[self.edges[index] : self.edges[index + 1] + 1]
         return Ragged(self.tokens.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def located(space: LabelSpace, order: LabelOrder, device: str) -> tuple[Tensor, Tensor, list[Block]]:
-    """The known pairs of a batch by blocks of labels.
+    """Sort the known pairs of a batch by blocks of labels.
 
     Returns:
         The query of every drawn pair [n] and its share q_ip / R [n], in the order of blocks, and the blocks.
@@ -223,9 +223,9 @@ class _Located:
     order: NDArray[np.int64]
     query: NDArray[np.int64]
     label: NDArray[np.int64]
-    """Counted from the first label of its block."""
+    """Label of each pair, counted from the first label of its block."""
     place: NDArray[np.int64]
-    """query * C + label."""
+    """Index of each pair in the scores [B, C] of its block: query * C + label."""
     cuts: NDArray[np.int64]
     """The pairs of block c are cuts[c] to cuts[c + 1]."""
 

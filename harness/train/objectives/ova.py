@@ -33,7 +33,7 @@ LABEL_BLOCK = {"cpu": 2048, "cuda": 65_536}
 
 
 def label_block(device: str) -> int:
-    """How many labels are scored at once by default.
+    """Return how many labels are scored at once by default.
 
     On two cores the time of a step is flat from 1,024 to 4,096, batches of 128 and of 512 alike: below, calls cost;
     above, scores leave the cache between two passes. A CUDA device waits for its next kernel unless blocks are large.
@@ -47,25 +47,25 @@ class OneVsAll(TextObjective):
 
     model: TwoHeads
     queries: Ragged
-    """Tokens of the train rows, [N]."""
+    """Tokens of the train rows, [N] texts."""
     classifier: BlockedSgd
-    """Over the classifier's table; it is updated here, not by the optimiser, which only schedules and saves it."""
+    """SGD over the classifier's table: this objective updates the table; the optimiser only schedules and saves it."""
     optimiser: Optimiser
     settings: OptimSettings
     device: str
     seed: int
     label_block: int
     loss_rows: int | None = None
-    """Queries of a batch whose loss is measured, the first ones; None for all. Gradients are of all."""
+    """Number of queries, the first of a batch, whose loss is reported; None for all. All have gradients."""
     _scores: Tensor = field(init=False, default_factory=lambda: torch.empty(0))
-    """Memory of one block of scores, kept from step to step."""
+    """Buffer for one block of scores, kept from step to step."""
     _updated: "tuple[int, Tensor, Tensor] | None" = field(init=False, default=None)
-    """Step, loss and dx [B, D] of a classifier that moved before its step was done: memory ran out behind it."""
+    """Step, loss and dx [B, D] where the classifier was updated but the encoder's backward pass ran out of memory."""
     _halfway: bool = field(init=False, default=False)
-    """Whether some labels of the classifier have moved and others have not."""
+    """Whether only some blocks of the classifier's table have been updated in this step."""
 
     def backward(self, batch: Batch, timer: Timer) -> dict[str, float]:
-        """Update the classifier, leave the gradients of the summed loss in the encoder; return the loss a query."""
+        """Update the classifier, leave gradients of the summed loss in the encoder; return the loss per query."""
         space, head = batch.pool, self.model.classifier
         assert isinstance(space, LabelSpace)
         assert isinstance(head, Classifier)
@@ -95,10 +95,10 @@ class OneVsAll(TextObjective):
 
         Args:
             x: Query vectors, [B, D].
-            space: All labels.
-            pairs: Its known pairs.
+            space: All labels, with the known pairs of the batch.
+            pairs: The known pairs as tensors on the device.
             rate: Learning rate of the classifier.
-            step: Position of the step.
+            step: Number of the step.
         """
         loss, gradient, measured = x.new_zeros(()), torch.zeros_like(x), self._loss_rows(len(x))
         self._halfway = True
@@ -121,7 +121,7 @@ class OneVsAll(TextObjective):
         return loss, gradient
 
     def work_in_pieces(self, tokens: int) -> None:
-        """Smaller pieces of queries; a classifier of which one half has moved cannot do its step again."""
+        """Encode queries in pieces of at most `tokens` tokens; raise if the classifier's table is partly updated."""
         if self._halfway:
             raise UserError(
                 f"out of memory among the labels, {self.label_block:,} at a time; start a new run with a smaller "
@@ -130,7 +130,7 @@ class OneVsAll(TextObjective):
         super().work_in_pieces(tokens)
 
     def _scratch(self, labels: int, x: Tensor) -> Tensor:
-        """Memory for the scores [labels, B] of a block."""
+        """Return a buffer for the scores [labels, B] of a block."""
         needed = min(self.label_block, len(self.classifier.table.weight)) * len(x)
         if self._scores.numel() < needed:
             self._scores = x.new_empty(needed)
@@ -142,27 +142,27 @@ class OneVsAll(TextObjective):
 
 @dataclass(frozen=True)
 class KnownPairs:
-    """The known pairs of a batch, or of a block of its labels, as places in the transposed scores."""
+    """The n known pairs of a batch, or of a block of its labels, as flat indices into the transposed scores [L, B]."""
 
     place: Tensor
-    """Where the scores of positives are: label x B + query, counted from the first label of the block; [T]."""
+    """Index of each positive: label x B + query, where labels count from the first of the block; [n]."""
     target: Tensor
-    """y of the positives, [T]."""
+    """Target y of each positive, [n]."""
     measured: Tensor
-    """y where the query's loss is measured, 0 elsewhere; [T]."""
+    """Target y of each positive if the query's loss is reported, 0 otherwise; [n]."""
     ignored: Tensor
-    """Places of the filter pairs, [F]."""
+    """Index of each of the F filter pairs, [F]."""
 
     @classmethod
     def of(cls, space: LabelSpace, loss_rows: int, device: str) -> "KnownPairs":
-        """Take the pairs of a batch to a device; the loss is measured on its first `loss_rows` queries."""
+        """Return the pairs of a batch on a device; the loss is reported for its first `loss_rows` queries."""
         place = space.label * space.rows + space.query
         measured = np.where(space.query < loss_rows, space.target, np.float32(0))
         ignored = space.ignored_label * space.rows + space.ignored_query
         return cls(*(torch.from_numpy(array).to(device) for array in (place, space.target, measured, ignored)))
 
     def in_block(self, space: LabelSpace, start: int, stop: int) -> "KnownPairs":
-        """The pairs of labels start <= l < stop."""
+        """Return the pairs of labels start <= l < stop."""
         known, ignored = space.block(start, stop)
         first = start * space.rows
         return KnownPairs(

@@ -35,21 +35,21 @@ class PickSomeLabels(TextObjective):
 
     model: TwoHeads
     queries: Ragged
-    """Tokens of the train rows, [N]."""
+    """Tokens of the train rows, [N] texts."""
     labels: Ragged
-    """Tokens of the labels, [L]."""
+    """Tokens of the labels, [L] texts."""
     losses: LossSettings
     classifier_losses: ClassifierLossSettings | None
     settings: OptimSettings
     device: str
     seed: int
     drawn_only: bool = False
-    """Of a query's positives only those that it drew count; the others are masked. Needs a pool that marks them."""
+    """Whether only the positives that a query drew count and its others are masked; the pool must mark them."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the dual encoder's loss."""
+    """Options of the dual encoder's loss."""
 
     def texts(self, rows: NDArray[np.int64], pool: LabelPool | LabelSpace) -> Ragged:
-        """Tokens of the queries [B], then those of the labels that every head scores."""
+        """Return the tokens of the queries [B], then those of the labels that every head scores."""
         assert isinstance(pool, LabelPool)
         return self.queries.take(rows).joined(self.labels.take(pool.labels[: pool.shared]))
 
@@ -73,7 +73,7 @@ class PickSomeLabels(TextObjective):
         return {name: float(part.detach()) for name, part in parts.items()}
 
     def _parts(self, encoded: Tensor, rows: Tensor | None, masks: "Masks") -> dict[str, Tensor]:
-        """L and its parts from encoded queries and shared labels [B + shared, E], and from rows of Psi [P, D]."""
+        """Compute L and its parts from encoded queries and shared labels [B + shared, E] and rows of Psi [P, D]."""
         retrieval, classifier, count = self.model.retrieval, self.model.classifier, len(masks.positive)
         # one split, whose gradient is one copy; that of every slice would be a tensor of the whole
         dual_queries, dual_labels = retrieval(encoded).split((count, len(encoded) - count))
@@ -110,7 +110,7 @@ class PickSomeLabels(TextObjective):
 
 
 def logits(queries: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Scores [B, P] of queries [B, D] and labels [P, D], in float32: bfloat16 has three digits, too few for a softmax.
+    """Score queries [B, D] and labels [P, D] in float32, [B, P]: bfloat16 has three digits, too few for a softmax.
 
     The smaller factor is scaled, not the product.
     """
@@ -120,27 +120,27 @@ def logits(queries: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Masks:
-    """What a pool knows about its pairs, as tensors [B, P]."""
+    """Positives, ignored pairs and targets of a pool, as tensors [B, P]."""
 
     positive: Tensor
     ignored: Tensor | None
     target: Tensor | None
-    """How much a positive is one; None where every one is whole."""
+    """Target of each positive, in (0, 1]; None if all are 1."""
 
     def of_first(self, labels: int) -> "Masks":
-        """The same for the first labels of the pool."""
+        """Return the masks of the first `labels` labels of the pool."""
         if labels == self.positive.shape[1]:
             return self
         cut = (None if mask is None else mask[:, :labels] for mask in (self.ignored, self.target))
         return Masks(self.positive[:, :labels], *cut)
 
     def soft(self) -> dict[str, Tensor]:
-        """The argument of a loss that carries soft targets; nothing without them."""
+        """Return the targets as the keyword argument of a loss; empty if there are none."""
         return {} if self.target is None else {"target": self.target}
 
 
 def masks_of(pool: LabelPool, device: str, drawn_only: bool = False) -> Masks:
-    """The masks of a pool on a device; `drawn_only` turns positives that the query did not draw into ignored pairs."""
+    """Return the masks of a pool on a device; `drawn_only` ignores positives that their query did not draw."""
     positive, ignored, target = pool.positive, pool.ignored, pool.target
     if drawn_only:
         assert pool.drawn is not None, "the picker must mark what is drawn"

@@ -32,12 +32,12 @@ class Group:
     """Parameters and tables that share a learning rate and a weight decay."""
 
     name: str
-    """Unique: it begins the names of the group's state."""
+    """Unique name; the names of the group's saved tensors begin with it."""
     lr: float
     """Peak learning rate; the schedule's factor multiplies it."""
     weight_decay: float
     parameters: Sequence[nn.Parameter] = ()
-    """Those that do not require a gradient are left out."""
+    """Dense parameters; those that do not require a gradient are left out."""
     tables: Sequence[RowTable] = ()
 
 
@@ -49,7 +49,7 @@ class Schedule:
     warmup_steps: int = 0
 
     def factor(self, step: int, total_steps: int) -> float:
-        """What multiplies the learning rate at a step of [0, total_steps): more than 0, at most 1.
+        """Return the factor of the learning rate at a step of [0, total_steps): more than 0, at most 1.
 
         Zero would be reached at `total_steps`, the first step not made.
         """
@@ -64,7 +64,7 @@ class Schedule:
 
 
 def decayed(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trainable parameters (with, without) weight decay: all but the weights of LayerNorms; biases are decayed."""
+    """Return the trainable parameters with and those without weight decay: only LayerNorm weights are not decayed."""
     norms = {id(part.weight) for part in module.modules() if isinstance(part, nn.LayerNorm)}
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return [p for p in trainable if id(p) not in norms], [p for p in trainable if id(p) in norms]
@@ -87,15 +87,15 @@ class Optimiser:
         """Take parameters and tables where they are: move a model to its device first.
 
         Args:
-            groups: Together they name every parameter and table at most once.
-            schedule: Shared by all groups.
-            total_steps: Steps of the whole training.
-            betas: (b1, b2).
+            groups: Groups of parameters and tables, of which none appears twice.
+            schedule: Schedule of the learning rates of all groups.
+            total_steps: Steps of the stage.
+            betas: Decay rates (b1, b2) of the first and second moment.
             eps: Added to the root of the second moment.
             clip: Largest norm of all gradients together, rows of tables included; None for no limit.
             blocked: Tables that their objective updates; here they have learning rates and a state, and are not
                 clipped, because their gradient is never there as a whole.
-            seed: Of the rounding of bfloat16 tables.
+            seed: Seed of the stochastic rounding of bfloat16 tables.
         """
         self.groups = groups = (*groups, *(table.group for table in blocked))
         self.blocked = tuple(blocked)
@@ -108,12 +108,12 @@ class Optimiser:
         self._sparse = {group.name: [RowSparseAdam(table, betas, eps) for table in group.tables] for group in groups}
 
     def learning_rates(self, index: int) -> dict[str, float]:
-        """The learning rate of every group at a step of [0, total_steps)."""
+        """Return the learning rate of every group at a step of [0, total_steps), by name."""
         factor = self.schedule.factor(index, self.total_steps)
         return {group.name: group.lr * factor for group in self.groups}
 
     def step(self, index: int) -> None:
-        """Make step `index` of [0, total_steps) with the gradients at hand and clear them.
+        """Make step `index` of [0, total_steps) with the current gradients and clear them.
 
         A parameter without a gradient and a row that was not touched stay as they are.
         """
@@ -135,14 +135,14 @@ class Optimiser:
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Forget all gradients and which rows were touched."""
+        """Clear all gradients and the lists of touched rows."""
         for group in self.groups:
             self._dense[group.name].zero_grad()
             for table in group.tables:
                 table.forget()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and step counts by name: encoder.0.exp_avg, tables.classifier.0.steps, tables.classifier.momentum.
+        """Return moments and step counts by name, such as encoder.0.exp_avg or tables.classifier.0.steps.
 
         Tensors are contiguous and share no memory with each other, but with this optimiser: write them before the next
         step. Names and shapes are the same before the first step as after it.
@@ -150,7 +150,7 @@ class Optimiser:
         return {name: tensor.contiguous() for name, tensor in self._named()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Copy in what `state` of an equal optimiser gave; steps then continue bit for bit.
+        """Copy in the `state` of an equal optimiser; steps then continue bit for bit.
 
         Raises:
             DataError: Names, shapes or types differ. Nothing is changed then.
@@ -170,7 +170,7 @@ class Optimiser:
             tensor.copy_(state[name])
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
-        """The live state, a step count of torch's as one element [1]."""
+        """Yield the names and tensors of the state, not copied; a scalar step count as one element [1]."""
         for group in self.groups:
             for position, moments in enumerate(self._dense[group.name].state.values()):
                 for key, tensor in moments.items():

@@ -27,24 +27,24 @@ class BlockedSgd:
         """Make a momentum of zeros on the device of the table, which must not move afterwards.
 
         Args:
-            table: What is trained.
-            name: Of its group of learning rates.
+            table: The table to train.
+            name: Name of its parameter group.
             lr: Peak learning rate.
             weight_decay: Added to the gradient as decay x w.
-            momentum: mu in [0, 1); 0 needs no memory.
-            seed: Of the rounding of a bfloat16 table.
+            momentum: Factor mu in [0, 1); 0 needs no memory.
+            seed: Seed of the stochastic rounding of a bfloat16 table.
         """
         self.table = table
         self.group = Group(name, lr, weight_decay)
         self.factor = momentum
-        """mu."""
+        """The momentum's factor mu."""
         self.seed = seed
         shape, dtype, device = tuple(table.weight.shape), table.weight.dtype, table.weight.device
         self.momentum = lazy_zeros(shape, dtype, device) if momentum else None
-        """m, [R, D]; None without momentum."""
+        """The momentum m, [R, D]; None if mu is 0."""
 
     def rows(self, start: int, stop: int, like: Tensor) -> Tensor:
-        """The rows start <= r < stop on the device and in the type of `like`, [stop - start, D]; not to be written."""
+        """Return rows start <= r < stop [stop - start, D] with the device and type of `like`; do not write to them."""
         return self.table.weight[start:stop].to(like.device, like.dtype)
 
     @torch.no_grad()
@@ -54,10 +54,10 @@ class BlockedSgd:
         Args:
             start: First row.
             stop: The row after the last.
-            left: [stop - start, B].
-            right: [B, D]. Both factors may be bfloat16.
+            left: Left factor, [stop - start, B].
+            right: Right factor, [B, D]. Both factors may be bfloat16.
             lr: Learning rate of this step.
-            step: Its position, which with `start` decides how a bfloat16 table is rounded.
+            step: Number of the step; with `start` and the seed it decides how a bfloat16 table is rounded.
         """
         stored = [self.table.weight[start:stop]] + ([] if self.momentum is None else [self.momentum[start:stop]])
         # the rows themselves where they can be computed with as they are; copies elsewhere, widened where they arrive
@@ -70,7 +70,7 @@ class BlockedSgd:
                 _write(rows, updated, bits)
 
     def _descend(self, weight: Tensor, momentum: Tensor | None, left: Tensor, right: Tensor, lr: float) -> None:
-        """The equations, in place, for weight and momentum [n, D] and a gradient left [n, B] @ right [B, D]."""
+        """Apply the equations in place to weight and momentum [n, D]; the gradient is left [n, B] @ right [B, D]."""
         decay = self.group.weight_decay
         if momentum is None:
             add_product(weight, left, right, keep=1 - lr * decay, scale=-lr)

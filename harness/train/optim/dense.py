@@ -14,14 +14,14 @@ _FUSED_DEVICES = ("cpu", "cuda")
 
 
 class DenseAdamW:
-    """Steps parameters that share a learning rate and a weight decay; moments are zeros at first."""
+    """AdamW over parameters that share a learning rate and a weight decay; moments are zeros at first."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], betas: tuple[float, float], eps: float) -> None:
-        """Take those that require a gradient, where they are; arguments as for `harness.train.optim.Optimiser`."""
+        """Take the parameters that require a gradient; arguments as for `harness.train.optim.Optimiser`."""
         self.betas, self.eps = betas, eps
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.fused = all(parameter.device.type in _FUSED_DEVICES for parameter in parameters)
-        """Whether one kernel does the whole update."""
+        """Whether torch's fused kernel does the whole update."""
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
             parameter: {
                 "step": torch.zeros((), device=parameter.device if self.fused else "cpu"),
@@ -32,12 +32,12 @@ class DenseAdamW:
         }
 
     def gradients(self) -> list[Tensor]:
-        """Those that are there, in the order of the parameters."""
+        """Return the gradients of the parameters that have one, in the order of the parameters."""
         return [parameter.grad for parameter in self.state if parameter.grad is not None]
 
     @torch.no_grad()
     def step(self, lr: float, weight_decay: float) -> None:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient once."""
         parameters: list[Tensor] = [parameter for parameter in self.state if parameter.grad is not None]
         states = [state for parameter, state in self.state.items() if parameter.grad is not None]
         if parameters:
@@ -59,6 +59,6 @@ class DenseAdamW:
             )
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         for parameter in self.state:
             parameter.grad = None

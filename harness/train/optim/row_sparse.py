@@ -35,23 +35,23 @@ class RowSparseAdam:
         self.eps = eps
         weight = table.weight
         self.exp_avg = lazy_zeros(tuple(weight.shape), weight.dtype, weight.device)
-        """m, [R, D]."""
+        """First moment m, [R, D]."""
         self.exp_avg_sq = lazy_zeros(tuple(weight.shape), weight.dtype, weight.device)
-        """v, [R, D]."""
+        """Second moment v, [R, D]."""
         self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-        """t, the number of updates of each row, [R]."""
+        """Number of updates t of each row, [R]."""
         self._block = max(1, BLOCK_ELEMENTS.get(weight.device.type, 2**20) // max(1, weight.shape[1]))
         self._scratch = torch.empty(4, self._block, weight.shape[1], dtype=table.arithmetic, device=weight.device)
         self._stored = weight.new_empty(self._block if self.rounds else 0, weight.shape[1])
-        """Rows as they are stored, on their way to and from the scratch memory; empty where they need no change."""
+        """Buffer for rows in the stored type, between table and scratch memory; empty if the types are equal."""
 
     @property
     def rounds(self) -> bool:
-        """Whether rows are stored in fewer bits than they are computed in."""
+        """Whether rows are stored in another type (bfloat16) than they are computed in, so that writing rounds."""
         return self.table.weight.dtype != self.table.arithmetic
 
     def step(self, lr: float, weight_decay: float, seed: int = 0) -> None:
-        """Update the rows gathered from the table since the last step and forget that they were."""
+        """Update the rows gathered from the table since the last step and clear the list of them."""
         touched = self.table.collect()
         if touched is not None:
             self.update(*touched, lr, weight_decay, seed)
@@ -61,11 +61,11 @@ class RowSparseAdam:
         """Update the given rows.
 
         Args:
-            rows: int64 [U], distinct.
-            gradient: Of those rows, [U, D].
+            rows: Row numbers, int64 [U], distinct.
+            gradient: Gradient of those rows, [U, D].
             lr: Learning rate of this step.
             weight_decay: Decoupled: the rows lose the fraction lr x weight_decay.
-            seed: Of the rounding of a bfloat16 table; another one at every step.
+            seed: Seed of the stochastic rounding of a bfloat16 table; pass another one at every step.
         """
         counts = self.steps.index_select(0, rows) + 1
         self.steps.index_copy_(0, rows, counts)
@@ -88,16 +88,16 @@ class RowSparseAdam:
         decay: float,
         bits: RandomBits | None,
     ) -> None:
-        """One block of rows, in scratch memory: fresh memory costs more than the arithmetic.
+        """Update one block of rows in scratch memory: fresh memory costs more than the arithmetic.
 
         Args:
-            rows: int64 [u], distinct.
-            gradient: [u, D].
-            slope: Factor of sqrt(v), [u, 1].
-            floor: Added to that, [u, 1].
+            rows: Row numbers, int64 [u], distinct.
+            gradient: Gradient of those rows, [u, D].
+            slope: Factor of sqrt(v) in the denominator, [u, 1].
+            floor: Added to slope x sqrt(v), [u, 1].
             lr: Learning rate.
             decay: The fraction of the weights that is lost.
-            bits: Of the rounding; None where nothing is rounded.
+            bits: Random bits for the rounding; None if nothing is rounded.
         """
         beta1, beta2 = self.betas
         weight, mean, square, denominator = self._scratch[:, : len(rows)]
@@ -112,14 +112,14 @@ class RowSparseAdam:
             self._write(whole, rows, copy, bits)
 
     def _read(self, whole: Tensor, rows: Tensor, copy: Tensor) -> None:
-        """Rows [u] of a stored tensor [R, D] into scratch memory [u, D]."""
+        """Copy the rows [u] of a stored tensor [R, D] to scratch memory [u, D]."""
         if self.rounds:
             copy.copy_(torch.index_select(whole, 0, rows, out=self._stored[: len(rows)]))
         else:
             torch.index_select(whole, 0, rows, out=copy)
 
     def _write(self, whole: Tensor, rows: Tensor, copy: Tensor, bits: RandomBits | None) -> None:
-        """The way back."""
+        """Write updated rows [u, D] from scratch memory to a stored tensor [R, D], rounding if it is bfloat16."""
         if bits is not None:
             round_stochastically(copy, bits, self._stored[: len(rows)])
             copy = self._stored[: len(rows)]
@@ -128,7 +128,7 @@ class RowSparseAdam:
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
-    """One thread of torch's where the device is a CPU.
+    """Limit torch to one thread inside the block if the device is a CPU.
 
     A dozen passes over a block are bound by memory, and threads meet after each: two that sleep while they wait, as the
     command line has them, took a fifth more processor time than one, and no less time.
