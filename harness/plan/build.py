@@ -1,4 +1,4 @@
-"""The real encoders and the parts of a method for the sizes of a dataset, on fake tensors; a step of each stage.
+"""Build the real encoders and the parts of a method for a dataset's sizes, on fake tensors; trace a step per stage.
 
 Weights, tables and moments are what the method's own code makes, so their bytes are exact. A step is the objective's
 own `backward` on a batch of the real size. A step against all labels is the same work block by block: it is traced with
@@ -49,15 +49,15 @@ _SIZES: dict[str, dict[str, Any]] = {
     },
     "distilbert": {"model_type": "distilbert"},
 }
-"""Configs of the encoders that have a name; what is left out is as the library has it."""
+"""Model configs of the encoders that have a name; other values are the defaults of transformers."""
 _MADE_FOR = {"minilm": 256}
-"""Tokens a text, where it is not `DEFAULT_MAX_LEN`."""
+"""Default max_len of these encoders; that of the others is `DEFAULT_MAX_LEN`."""
 _MOST_LAYERS, _LARGEST_SIZE = 1000, 10**8
 _LAYERS = ("num_hidden_layers", "n_layers")
 
 
 class _Words(Tokenizer):
-    """As much of a word-piece tokenizer as building an encoder asks for."""
+    """A stand-in for a word-piece tokenizer with the attributes that building an encoder reads."""
 
     vocab_size = BERT_WORDS
     special_ids: NDArray[np.int64] = np.array([0, 100, 101, 102, 103])
@@ -70,11 +70,11 @@ WORDS = _Words(Path("tokenizer.json"), "")
 
 @cache
 def planned_encoder(name: str, options: str = "{}") -> tuple[Encoder, str]:
-    """An encoder on fake tensors, and what a reader should know about it.
+    """Return an encoder on fake tensors, and a note for the reader (empty if there is none).
 
     Args:
-        name: As for `harness.model.load_encoder`.
-        options: Its options, as JSON.
+        name: Name or folder of the encoder, as for `harness.model.load_encoder`.
+        options: The encoder's options, as JSON.
     """
     chosen = json.loads(options)
     factory, note = check_encoder(name, chosen), ""
@@ -99,7 +99,7 @@ def planned_encoder(name: str, options: str = "{}") -> tuple[Encoder, str]:
 
 
 def _undistilled(teacher: str, dim: int, weighting: str, max_len: int | None) -> Distilled:
-    """What `harness.model.encoders.static.distil` gives, without a teacher."""
+    """Return what `harness.model.encoders.static.distil` returns, of the same shapes but without a teacher."""
     length = max_len or _MADE_FOR.get(teacher, DEFAULT_MAX_LEN)
     return Distilled(
         torch.empty(BERT_WORDS, dim), ModelFolder(teacher, Path(), WORDS, "", "mean", length, DEFAULT_MAX_LEN, ""), {}
@@ -107,7 +107,7 @@ def _undistilled(teacher: str, dim: int, weighting: str, max_len: int | None) ->
 
 
 def _transformer(name: str, sizes: dict[str, Any], folder: Path | None = None) -> Encoder:
-    """The library's model of a config."""
+    """Return an encoder around the transformers model of a config."""
     from transformers import AutoConfig, AutoModel
 
     settings = {key: value for key, value in sizes.items() if key not in ("model_type", "transformers_version")}
@@ -128,20 +128,20 @@ def _transformer(name: str, sizes: dict[str, Any], folder: Path | None = None) -
 
 
 _ADAM_PASSES = 7
-"""Times that AdamW reads or writes an array of a parameter's size: weight and two moments both, the gradient once."""
+"""Passes of AdamW over arrays of a parameter's size: weight and two moments are read and written, the gradient read."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One training step of a stage."""
+    """What one training step of a stage takes."""
 
     parts: dict[str, float]
-    """Bytes on the device when it holds most, by the part of the step that made them."""
+    """Bytes on the device at the step's peak, by the part of the step that allocated them."""
     host: float
-    """Most bytes of the host, for a table that is kept there."""
+    """Peak bytes in CPU memory, for a table that is kept there."""
     cost: Cost
     labels: int
-    """L of the trace: a step against all labels is traced with some of them."""
+    """Number of labels in the trace; a step against all labels is traced with some of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,25 +151,25 @@ class Built:
     config: RunConfig
     data: DataSizes
     kind: str
-    """cpu or cuda."""
+    """Kind of device: cpu or cuda."""
     labels: int
-    """L, or fewer for a trace."""
+    """Number of labels L, or fewer for a trace."""
     _steps: dict[tuple[int, int | None], Step] = field(default_factory=dict)
 
     def calls(self, *, half: bool = False) -> Calls:
-        """What calls of the encoder cost."""
+        """Return the costs of the encoder's calls; `half` for products in bfloat16."""
         name = self.config.encoder.removeprefix("msmarco-")  # another training of the same architecture
         return Calls(planned_encoder(name, options_of(self.config))[0], half, self.kind)
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The train side."""
+        """Stand-in train data: what the method builds its parts from."""
         encoder, _ = planned_encoder(self.config.encoder, options_of(self.config))
         return stand_in(self.data, encoder, self.config, self.labels, lambda _: None)
 
     @cached_property
     def parts(self) -> Parts:
-        """What the method builds."""
+        """The parts that the method builds."""
         method = load_method(self.config.method)
         wanted = dict(self.config.params)
         if self.kind == "cuda" and wanted.get("precision") == "auto":
@@ -187,7 +187,7 @@ class Built:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """Those that take place, with hard negatives and vectors of a frozen encoder in the form of arrays."""
+        """Stages with at least one epoch; stand-in arrays for their hard negatives and vectors of a frozen encoder."""
         with FAKE, as_on(self.kind):
             stages = tuple(stage for stage in self.parts.stages() if stage.epochs > 0)
         for stage in stages:
@@ -202,12 +202,12 @@ class Built:
         return stages
 
     def batch(self, stage: Stage) -> int:
-        """B, rows of the largest batch."""
+        """Return B, the rows of a stage's largest batch."""
         rows = self.data.train if _own_rows(stage, self.inputs) else self.data.rows
         return -(-rows // stage.source.steps)
 
     def step(self, position: int, micro_batch: int | None = None) -> Step:
-        """One step of a stage, with another `micro_batch_tokens` if one is given."""
+        """Trace one step of a stage; `micro_batch` replaces the setting `micro_batch_tokens` if given."""
         objective = self.stages[position].objective
         traced = max(2 * getattr(objective, "label_block", 0), 5 * getattr(objective, "chunk", 0))
         if not traced or self.labels <= traced:
@@ -215,7 +215,7 @@ class Built:
         return built(self.config, self.data, self.kind, traced)._traced(position, micro_batch)
 
     def step_cost(self, position: int) -> Cost:
-        """What a step costs, the update of dense parameters included."""
+        """Return the cost of a step of a stage, including the update of dense parameters."""
         step = self.step(position)
         cost = step.cost
         if step.labels < self.labels:
@@ -241,7 +241,7 @@ class Built:
         half = getattr(getattr(objective, "settings", None), "precision", "") == "bfloat16"
         calls, encoder = self.calls(half=half), self.inputs.encoder
         standing = [*model.parameters(), *model.buffers(), *held(stage.optimiser, Tensor)]
-        if encoder.micro_batched:  # measured before, for a replay finds what it replays
+        if encoder.micro_batched:  # measure all calls before the step: inside it they are only replayed
             for texts in (self.inputs.train_tokens, self.inputs.label_tokens):
                 for length in np.unique(texts.lengths[: self.data.filled]).tolist():
                     calls.of(1, length, train=True)
@@ -259,7 +259,7 @@ class Built:
 
     @cached_property
     def dims(self) -> dict[str, int]:
-        """Size of the vectors of every scorer."""
+        """Dimension of the vectors of every scorer, by its name."""
         model, wide = self.parts.model, self.inputs.encoder.dim
         head = getattr(model, "retrieval", None)
         de = head.projection.out_features if isinstance(head, RetrievalHead) else wide
@@ -268,12 +268,12 @@ class Built:
 
     @property
     def classifier(self) -> Classifier | None:
-        """The classifier, if there is one."""
+        """The model's classifier; None if it has none."""
         return self.parts.model.classifier if isinstance(self.parts.model, TwoHeads) else None
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Bytes of the model by part."""
+        """Bytes of the model's weights by part."""
         encoder = self.inputs.encoder
         own = {id(one) for one in (*encoder.parameters(), *encoder.buffers())}
         rows = {id(table.weight) for table in tables(self.parts.model)}
@@ -287,7 +287,7 @@ class Built:
 
     @cached_property
     def held(self) -> tuple["Held", ...]:
-        """What the optimiser and the batches of every stage hold."""
+        """Bytes that the optimiser and the batches of every stage hold."""
         return tuple(self._held(stage) for stage in self.stages)
 
     def _held(self, stage: Stage) -> "Held":
@@ -308,12 +308,12 @@ class Built:
         return Held(found, self._batch_bytes(stage), saved, dense)
 
     def _batch_bytes(self, stage: Stage) -> float:
-        """Bytes of what batches are made from, beside the data themselves."""
+        """Return the bytes of the arrays that a stage makes batches from, the data themselves not counted."""
         data, share = self.data, self.data.rows / self.data.filled
         exact = {count + more for count in (data.rows, data.train, self.labels) for more in (0, 1)}
         shared = {_address(array) for array in held((self.inputs, self.inputs.own), np.ndarray)}
         found = {_address(one): one for one in held(stage.source, np.ndarray) if _address(one) not in shared}
-        # an array that is as long as neither rows nor labels is one of pairs, which only some rows have here
+        # an array whose length is neither that of rows nor of labels holds pairs, which only the filled rows have here
         return float(sum(one.nbytes * (1 if one.ndim > 1 or len(one) in exact else share) for one in found.values()))
 
 
@@ -322,13 +322,13 @@ class Held:
     """Bytes that a stage holds while it trains."""
 
     moments: dict[str, tuple[float, float]]
-    """Of the optimiser, on the device and on the host, by part."""
+    """Bytes of the optimiser on the device and in CPU memory, by part."""
     batches: float
-    """Of what batches are made from, on the host."""
+    """Bytes in CPU memory of what batches are made from."""
     saved: float
-    """Of moments and batches in a checkpoint."""
+    """Bytes of moments and batches in a checkpoint."""
     dense: float
-    """Of the dense parameters that it trains."""
+    """Bytes of the dense parameters that it trains."""
 
 
 def _storage(tensor: Tensor) -> int:
@@ -340,7 +340,7 @@ def _address(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def _own_rows(stage: Stage, inputs: Inputs) -> bool:
-    """Whether a stage leaves augmented rows out."""
+    """Return whether a stage trains without the augmented rows."""
     return inputs.own is not None and getattr(stage.objective, "queries", None) is inputs.own.train_tokens
 
 
@@ -350,7 +350,7 @@ def _built(config: str, data: DataSizes, kind: str, labels: int) -> Built:
 
 
 def built(config: RunConfig, data: DataSizes, kind: str, labels: int) -> Built:
-    """The parts of a run; those of the last few are kept."""
+    """Return the parts of a run; the last few are cached."""
     return _built(config.model_dump_json(), data, kind, labels)
 
 
@@ -361,21 +361,21 @@ _NAMES = {
     "backward": "gradients",
     "rest": "activations",
 }
-"""What a part of a step, as its timer names it, leaves in memory."""
+"""Names in a plan of what a part of a step allocates, by the timer's name of that part."""
 
 
 def options_of(config: RunConfig) -> str:
-    """Options of the encoder, as JSON."""
+    """Return the options of a run's encoder, as JSON."""
     return json.dumps(dict(config.encoder_options), sort_keys=True)
 
 
 def tables(model: nn.Module | None) -> list[RowTable]:
-    """Every table of a model."""
+    """Return every row-sparse table of a model."""
     return [part for part in model.modules() if isinstance(part, RowTable)] if model is not None else []
 
 
 def held(thing: Any, kind: type) -> list[Any]:
-    """Every tensor or array that an object of this package holds, however deep; each once."""
+    """Return every tensor or array that an object of this package holds, at any depth, each once."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
     waiting = [thing]

@@ -1,4 +1,4 @@
-"""A dataset as numbers, from its card alone, and arrays of its sizes that stand for it while parts are built.
+"""The sizes of a dataset from its card alone, and stand-in arrays of these sizes to build a method's parts from.
 
 What no card says is assumed, and the assumption is reported.
 """
@@ -19,23 +19,23 @@ from harness.settings.method import Inputs
 from harness.settings.schema import RunConfig
 
 PIECES_PER_WORD = {"title": 1.6, "title+content": 1.35}
-"""Word pieces of a word under BERT's vocabulary. Counted here: 1.36 in the texts of lf-debian, 1.53 in the titles of
-lf-pydocstitles, 2.5 in those of lf-debiantitles, which are half names."""
+"""Word pieces per word under BERT's vocabulary, by kind of text. Counted: 1.36 in the texts of lf-debian, 1.53 in the
+titles of lf-pydocstitles, 2.5 in those of lf-debiantitles, which are half names."""
 PIECES_PER_MADE_WORD = 3.4
-"""Of the invented words of `synthetic`, which no vocabulary knows."""
+"""Word pieces per invented word of `synthetic`, which no vocabulary has."""
 FRAME = 2
-"""[CLS] and [SEP]."""
+"""Tokens added to every text: [CLS] and [SEP]."""
 TITLE_WORDS = 6.0
-"""Of a label where the card gives no length of titles."""
+"""Words of a title where the card does not say."""
 BYTES_PER_WORD = 6.5
 _FULL_TEXT_WORDS = 400.0
 _FILTER_PAIRS_PER_ROW = 0.5
-"""0.25 in LF-AmazonTitles-131K, 0.6 in the sets that are built here."""
+"""Assumed; 0.25 in LF-AmazonTitles-131K, 0.6 in the datasets that are built here."""
 _FILLED_ROWS = 1 << 14
 _STEP = 4
-"""Shorter texts have a multiple of so many tokens: lengths that datasets share are measured once."""
+"""Lengths of shorter texts are multiples of this many tokens, so that datasets share measured lengths."""
 _LONG_SHARE = 1 / 16
-"""Of the texts, at most, that are as long as texts can be, where others are shorter."""
+"""Largest share of texts with the maximal length, where there are shorter ones."""
 _LABEL_ROWS = ("one-hot", "gandalf", "glas", "random-walk")
 """Augmentations that make a row of every label text; the others make one of every train row."""
 
@@ -45,38 +45,38 @@ class DataSizes:
     """Counts and averages of one dataset under one config."""
 
     train: int
-    """N, without validation and augmented rows."""
+    """Train rows N, without validation and augmented rows."""
     augmented: int
     """Rows that `augment` adds."""
     rows: int
     """Rows that are trained on, augmented ones included."""
     validation_rows: int
     test: int
-    """M."""
+    """Test rows M."""
     labels: int
-    """L."""
+    """Number of labels L."""
     labels_per_row: float
     row_tokens: float
     """Tokens of a train or test row on average, cut at max_len."""
     label_tokens: float
     max_len: int
     row_bytes: float
-    """Of the stored text of a row."""
+    """Bytes of the stored text of a row on average."""
     label_bytes: float
     filter_pairs: float
-    """A row."""
+    """Filter pairs per row."""
     soft: bool
-    """Targets of augmented rows are no ones."""
+    """Augmented rows have targets below 1."""
     assumptions: tuple[str, ...]
 
     @property
     def filled(self) -> int:
-        """Rows of the stand-in that have labels and tokens; the others are there and empty."""
+        """Rows of the stand-in that have labels and tokens; all others are empty."""
         return min(self.rows, _FILLED_ROWS)
 
 
 def data_sizes(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataSizes:
-    """What the card says, and assumptions where it says nothing."""
+    """Return the sizes that a card gives, with assumptions where it gives none."""
     figures, assumed = card.statistics, list[str]()
     if figures.train is None or figures.labels is None:
         raise UserError(f"card {card.name} has no number of train rows or of labels, so nothing can be planned from it")
@@ -117,7 +117,7 @@ def data_sizes(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataSi
 
 
 def _words(card: DatasetCard, assumed: list[str]) -> tuple[float, float, float]:
-    """Words of a row, words of a label, and word pieces a word."""
+    """Return words per row, words per label, and word pieces per word."""
     words = card.statistics.words_per_row
     if card.source == "synthetic":
         return words or 8.0, float(card.options.get("signature", 3)), PIECES_PER_MADE_WORD
@@ -131,14 +131,14 @@ def _words(card: DatasetCard, assumed: list[str]) -> tuple[float, float, float]:
 
 
 def _augmented_rows(config: RunConfig, train: int, labels: int) -> int:
-    """Rows made by `augment`, before some of all rows are drawn."""
+    """Return the number of rows that `augment` makes, before rows are drawn from all."""
     if config.augment == "none":
         return 0
     return round(config.augment_options.labels * labels) if config.augment in _LABEL_ROWS else train
 
 
 def _rows(config: RunConfig, train: int, augmented: int) -> int:
-    """Rows that are trained on."""
+    """Return the number of rows that are trained on."""
     options = config.augment_options
     if not augmented or options.rows == "train":
         return train
@@ -146,7 +146,7 @@ def _rows(config: RunConfig, train: int, augmented: int) -> int:
 
 
 def _sibling_test(card: DatasetCard) -> int | None:
-    """Test rows of another card with the same train rows and labels: the titles and the full texts of one set."""
+    """Return the test rows of a card with as many train rows and labels, such as the full texts of the same dataset."""
     wanted = (card.statistics.train, card.statistics.labels)
     for name, path in card_paths().items():
         figures = read_card(path).statistics if name != card.name else None
@@ -157,7 +157,7 @@ def _sibling_test(card: DatasetCard) -> int | None:
 
 @lru_cache(maxsize=4)
 def _tokens(count: int, filled: int, mean: float, longest: int, vocabulary: int) -> Ragged:
-    """Texts of two lengths around a mean, the longest and a shorter one; ids follow Zipf's law."""
+    """Draw token ids by Zipf's law for texts of two lengths, `longest` and a shorter one, around a mean length."""
     longest = max(1, longest)
     short = _STEP * math.floor((mean - _LONG_SHARE * longest) / (1 - _LONG_SHARE) / _STEP)
     short = min(longest, max(_STEP, short))
@@ -172,7 +172,7 @@ def _tokens(count: int, filled: int, mean: float, longest: int, vocabulary: int)
 
 
 def _pairs(rows: int, filled: int, labels: int, mean: float, seed: int) -> csr_array:
-    """Labels of the first rows, each as likely as any other, [rows, labels]."""
+    """Draw labels evenly for the first `filled` rows, `mean` of them per row, [rows, labels]."""
     counts = np.diff(np.floor(np.arange(filled + 1) * mean)).astype(np.int64)
     columns = np.random.default_rng(seed).integers(labels, size=counts.sum())
     matrix = csr_array(
@@ -184,9 +184,9 @@ def _pairs(rows: int, filled: int, labels: int, mean: float, seed: int) -> csr_a
 
 
 def stand_in(data: DataSizes, encoder: Encoder, config: RunConfig, labels: int, warn: Callable[[str], None]) -> Inputs:
-    """What a method builds from: a train side of as many rows and `labels` labels, of which the first rows are filled.
+    """Return stand-in train data for a method: rows as in `data` and `labels` labels; only the first rows are filled.
 
-    Augmented rows have the texts of labels and are the last; a batch is taken from the first.
+    Augmented rows have texts of labels and come last; a traced batch is taken from the first rows.
     """
     vocabulary = encoder.tokenizer.vocab_size
 

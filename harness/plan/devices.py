@@ -1,4 +1,4 @@
-"""What a plan is made for: this machine's CPU, its CUDA device, or a device of a given size.
+"""The device of a plan: this machine's CPU, its CUDA device, or a CUDA device of a given memory.
 
 Rates of GPUs are published peaks without sparsity. A CPU core is assumed to be one of a current server.
 """
@@ -17,22 +17,22 @@ _UNITS = {"m": 2**20, "g": 2**30, "t": 2**40}
 _FRAGMENTED = 0.06
 """Share of a CUDA device that its allocator loses between blocks of different sizes."""
 _CORE_FLOPS, _CORE_BYTES = 80e9, 8e9
-"""float32 products of a core with AVX2 at 2.5 GHz, and its share of the memory's bandwidth."""
+"""Assumed for one CPU core: float32 operations per second (AVX2 at 2.5 GHz), and bytes per second from memory."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a device is."""
+    """Speed of a device."""
 
     name: str
     half: float
-    """bfloat16 products, operations a second."""
+    """Operations per second of bfloat16 products."""
     full: float
-    """float32 products."""
+    """Operations per second of float32 products."""
     bandwidth: float
-    """Bytes a second."""
+    """Bytes per second from and to the device's memory."""
     share: float
-    """Of those peaks that a training reaches."""
+    """Share of these peak rates that a training reaches."""
     origin: str
 
 
@@ -41,22 +41,22 @@ _GPUS = {
     48: Rates("NVIDIA RTX A6000", 154.8e12, 38.7e12, 768e9, 0.35, "published peaks"),
     80: Rates("NVIDIA A100 80GB", 312e12, 19.5e12, 2039e9, 0.35, "published peaks"),
 }
-"""By GiB of memory."""
+"""Known GPUs by memory, GiB."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device with its memory."""
+    """The device that a run is planned for."""
 
     kind: str
-    """cpu or cuda."""
+    """Kind of device: cpu or cuda."""
     capacity: int | None
-    """Bytes; None if not known."""
+    """Memory of the device in bytes; None if not known."""
     usable: int | None
-    """Bytes that a run can have of it."""
+    """Bytes of it that a run can use."""
     rates: Rates
     source: str
-    """Where the capacity is from."""
+    """Where the capacity was read from."""
 
     @property
     def cuda(self) -> bool:
@@ -65,22 +65,22 @@ class Target:
 
 
 def cuda_target(capacity: int, source: str = "--device-memory") -> Target:
-    """A CUDA device of so many bytes, as fast as the known one of nearest size."""
+    """Return a CUDA device with `capacity` bytes of memory, as fast as the known GPU nearest in size."""
     nearest = min(_GPUS, key=lambda size: abs(size * GIB - capacity))
     return Target("cuda", capacity, round(capacity * (1 - _FRAGMENTED)), _GPUS[nearest], source)
 
 
 def cpu_target(root: Path = Path("/")) -> Target:
-    """This machine: what its memory is limited to, and what of that is free now."""
+    """Return this machine's CPU with the limit of its memory and how much of it is free now."""
     memory = host_memory(root)
-    cores = available_cores()  # at an assumed speed: on a busy machine, the same core is fast or slow by chance
+    cores = available_cores()  # at an assumed speed: measured on a busy machine, it would vary by chance
     rates = Rates(f"{cores} CPU cores", cores * _CORE_FLOPS, cores * _CORE_FLOPS, cores * _CORE_BYTES, 0.5, "assumed")
     free = f"{format_size(memory.available)} of {format_size(memory.total)} free, by {memory.limited_by}"
     return Target("cpu", memory.total, memory.available, rates, free)
 
 
 def chosen_target(device: str) -> Target:
-    """What `device` of a run would mean on this machine; `auto` takes a CUDA device where the driver reports one."""
+    """Return the device that the setting `device` selects here; `auto` is CUDA if the driver reports a device."""
     if device in ("cpu", "mps"):
         return cpu_target()
     number = int(device.partition(":")[2] or 0)
@@ -90,7 +90,7 @@ def chosen_target(device: str) -> Target:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as 24GB, 24 GiB or 512M; powers of 1024 in either spelling, as makers of memory count."""
+    """Return the bytes of a size such as 24GB, 24 GiB or 512M; units are powers of 1024 in either spelling."""
     match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([mgt])(?:i?b)?\s*", text.lower())
     if not match or float(match[1]) <= 0:
         raise UserError(f"{text!r} is not a size of memory; write for example 24GB")
@@ -98,7 +98,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: float) -> str:
-    """GiB with as many digits as matter, MiB below a tenth of one."""
+    """Return a size as text: in GiB, or in MiB below 0.1 GiB."""
     if size < GIB / 10:
         return f"{size / 2**20:.0f} MiB"
     return f"{size / GIB:.2f} GiB" if size < 100 * GIB else f"{size / GIB:.0f} GiB"

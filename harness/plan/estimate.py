@@ -1,4 +1,4 @@
-"""From a method, a dataset and a device to a plan: what is needed when, whether it fits, how long it takes.
+"""Plan a run from method, dataset and device: memory in each phase, whether it fits, disk, and time.
 
     seconds = (operations / rate + bytes / bandwidth) / share of the peaks that is reached
 
@@ -39,9 +39,9 @@ PROCESS = {"cpu": 300 * MIB, "cuda": 1200 * MIB}
 OPTIMISER_LIBRARY, TRANSFORMERS_LIBRARY, CUDA_CONTEXT = 64 * MIB, 140 * MIB, 512 * MIB
 _F32 = 4
 _HEAD_BLOCK = 16_384
-"""Vectors that go through a head at once outside training: `harness.model.scoring.projected`."""
+"""Vectors that go through a head at once outside training, as in `harness.model.scoring.projected`."""
 _RESIDENT_SHARE = 4
-"""Search keeps a matrix on a CUDA device if it takes at most this part of the free memory."""
+"""Search keeps a matrix on a CUDA device if it takes at most one part in this many of the free memory."""
 _METRICS = 5
 _MOST_MICRO_BATCH = 2**20
 _TABLE = (
@@ -66,7 +66,7 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that takes memory, in bytes on the device and of the process."""
+    """Something that takes memory: bytes on the device, and in CPU memory beside it."""
 
     name: str
     device: float = 0.0
@@ -74,13 +74,13 @@ class Part:
 
     @property
     def total(self) -> float:
-        """Bytes of the process where the device is the CPU."""
+        """Sum of both: bytes of the process where the device is the CPU."""
         return self.device + self.host
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One moment of a run, with everything that exists then."""
+    """One moment of a run, with everything that is in memory then."""
 
     name: str
     parts: tuple[Part, ...]
@@ -92,7 +92,7 @@ class Phase:
 
     @property
     def host(self) -> float:
-        """Bytes of the process, without those on the device."""
+        """Bytes in CPU memory, without those that count for the device."""
         return sum(part.host for part in self.parts)
 
     @property
@@ -102,7 +102,7 @@ class Phase:
 
 
 def _phase(name: str, *groups: list[Part]) -> Phase:
-    """A moment; parts of one name are added up, empty ones left out."""
+    """Return a phase; parts of the same name are added up, empty ones left out."""
     sums: dict[str, tuple[float, float]] = {}
     for part in (part for group in groups for part in group):
         device, host = sums.get(part.name, (0.0, 0.0))
@@ -112,16 +112,16 @@ def _phase(name: str, *groups: list[Part]) -> Phase:
 
 @dataclass(frozen=True)
 class StageTime:
-    """Seconds of one stage."""
+    """Time of one training stage."""
 
     name: str
     epochs: int
     steps: int
-    """Of an epoch."""
+    """Steps per epoch."""
     epoch: float
     """Seconds of an average epoch, mining included."""
     mining: float
-    """Of these, seconds of mining."""
+    """Seconds of these that mining takes."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Plan:
     run: Built
     target: Target
     notes: tuple[str, ...]
-    """What a reader should know, for example of an encoder that is guessed."""
+    """Notes for the reader, for example that sizes of an encoder are guessed."""
     micro_batch: int | None = None
-    """`micro_batch_tokens` in place of what is set."""
+    """Value that replaces the setting `micro_batch_tokens`; None to keep it."""
 
     @property
     def data(self) -> DataSizes:
@@ -144,17 +144,17 @@ class Plan:
 
     @property
     def fitted(self) -> bool:
-        """Whether the method is fitted in one go."""
+        """Whether the method is fitted, not trained in steps."""
         return self.run.parts.fitted is not None
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Those that take place; none for a method that does not train in steps."""
+        """Training stages with at least one epoch; none for a method that does not train in steps."""
         return self.run.stages if self.run.parts.model is not None else ()
 
     @cached_property
     def phases(self) -> list[Phase]:
-        """Every moment worth looking at, in order."""
+        """The moments of a run that may need most memory, in order."""
         always = self._always()
         if self.fitted:
             return [_phase("fit and rank", always, self._fitted())]
@@ -175,31 +175,31 @@ class Plan:
 
     @cached_property
     def largest(self) -> Phase:
-        """The moment that needs most of the device."""
+        """The phase that needs most memory of the device."""
         return max(self.phases, key=self.on_device)
 
     @property
     def device_bytes(self) -> float:
-        """Most that the device holds; the process itself where that is the CPU."""
+        """Peak bytes on the device; of the process where the device is the CPU."""
         return self.on_device(self.largest)
 
     @property
     def host_bytes(self) -> float:
-        """Most that the process holds."""
+        """Peak bytes of the process in CPU memory."""
         return max(phase.host if self.target.cuda else phase.total for phase in self.phases)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the device has room; None if its size is not known."""
+        """Whether the run fits the device; None if its memory is not known."""
         return None if self.target.usable is None else self.device_bytes <= self.target.usable
 
     def on_device(self, phase: Phase) -> float:
-        """Bytes that count for the device."""
+        """Return the bytes of a phase that count for the device."""
         return phase.device if self.target.cuda else phase.total
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """As set; None where it changes nothing."""
+        """The setting, or what replaces it; None where it changes nothing."""
         pieces = [stage.objective.pieces for stage in self.stages]
         set_ = [size for size in pieces if size is not None]
         if not set_ or not self.run.config.params.get("gradient_cache", True):
@@ -208,7 +208,7 @@ class Plan:
 
     @cached_property
     def best_micro_batch(self) -> int | None:
-        """The largest power of two that fits and still changes something; None if none fits or none matters."""
+        """Largest power of two for `micro_batch_tokens` that fits and has an effect; None if there is none."""
         if self.micro_batch_tokens is None or self.target.usable is None:
             return None
         longest = 1 << (self.data.max_len - 1).bit_length()
@@ -220,11 +220,11 @@ class Plan:
         return None
 
     def with_micro_batch(self, tokens: int) -> "Plan":
-        """The same with another micro-batch."""
+        """Return the same plan with another `micro_batch_tokens`."""
         return replace(self, micro_batch=tokens)
 
     def advice(self) -> str:
-        """What to change about the two largest parts that a setting can make smaller."""
+        """Return advice on the two largest parts that a setting can make smaller."""
         smallest = self if self.micro_batch_tokens is None else self.with_micro_batch(self.data.max_len)
         parts = sorted(smallest.largest.parts, key=lambda part: -(part.device if self.target.cuda else part.total))
         found = list(dict.fromkeys(_ADVICE[part.name] for part in parts if part.name in _ADVICE))
@@ -232,14 +232,14 @@ class Plan:
 
     @cached_property
     def disk(self) -> dict[str, float]:
-        """Bytes on disk by part: data and tokens once, checkpoints while it trains, the run's folder after."""
+        """Bytes on disk by part: data and tokens once, checkpoints during training, the run folder afterwards."""
         data, config = self.data, self.run.config
         rows = data.train + data.validation_rows + data.test
         texts = rows * (data.row_bytes + 8) + data.labels * (data.label_bytes + 12 + 16)
         pairs = rows * (4 * (data.labels_per_row + data.filter_pairs) + 16)
         tokens = 2 * (rows * data.row_tokens + data.labels * data.label_tokens) + 8 * (rows + data.labels)
         weights = sum(self.run.weights.values()) if self.stages else 0.0
-        # the best weights so far, as each kept checkpoint knows them
+        # the best weights so far, in each kept checkpoint and in the one being written
         best = (config.checkpoint.keep + 1) * weights if data.validation_rows else 0.0
         predictions = data.test * (8 * config.search.k + 4 * _METRICS * len(config.ks))
         return {
@@ -251,12 +251,12 @@ class Plan:
 
     @cached_property
     def saved_bytes(self) -> float:
-        """What a checkpoint holds: weights, moments, batches with their hard negatives; of the stage with most."""
+        """Bytes of a checkpoint: weights, moments, batches with their hard negatives; of the stage with most."""
         return sum(self.run.weights.values()) + max(held.saved for held in self.run.held) if self.stages else 0.0
 
     @cached_property
     def stage_times(self) -> list[StageTime]:
-        """Seconds of every stage."""
+        """Time of every stage."""
         found = []
         for position, stage in enumerate(self.stages):
             step = self.run.step_cost(position)
@@ -267,7 +267,7 @@ class Plan:
 
     @cached_property
     def evaluation_seconds(self) -> float:
-        """Seconds of scoring the test rows by every scorer."""
+        """Seconds of encoding and searching the test rows with every scorer."""
         if self.fitted:
             return 0.0
         searches = (self._search_cost(self.data.test, dim) for dim in self.run.dims.values())
@@ -276,13 +276,13 @@ class Plan:
 
     @property
     def total_seconds(self) -> float:
-        """All epochs and the evaluation."""
+        """Seconds of all epochs and the evaluation."""
         return sum(stage.epochs * stage.epoch for stage in self.stage_times) + self.evaluation_seconds
 
     # Memory.
 
     def _always(self) -> list[Part]:
-        """What a run holds from the moment its parts are built to its end."""
+        """Return what a run holds from building its parts to its end."""
         data, run, cuda = self.data, self.run, self.target.cuda
         rows = data.train + data.validation_rows + data.test
         tokens = rows * data.row_tokens + data.labels * data.label_tokens
@@ -313,7 +313,7 @@ class Plan:
         return Part("process and libraries", 0, OPTIMISER_LIBRARY if bare else 0)
 
     def _training(self) -> list[Part]:
-        """What optimisers and batches of all stages hold; they are made together, before the first step."""
+        """Return what optimisers and batches of all stages hold; they are all made before the first step."""
         parts = []
         for stage, held in zip(self.stages, self.run.held, strict=True):
             parts += [Part(name, *sizes) for name, sizes in held.moments.items()]
@@ -338,14 +338,14 @@ class Plan:
 
     @staticmethod
     def _due(stage: Stage) -> tuple[bool, bool]:
-        """Whether a stage ever searches for hard negatives, and whether it ever clusters."""
+        """Return whether a stage ever mines hard negatives, and whether it ever clusters."""
         if not isinstance(stage.source, MinedBatches):
             return False, False
         due = [stage.source.due(epoch) for epoch in range(stage.epochs)]
         return any(mines for mines, _ in due), any(clusters for _, clusters in due)
 
     def _with_copy(self, during: list[Phase]) -> list[Phase]:
-        """The same with the copy that is written while training goes on; the last one of a stage needs none."""
+        """Add the copy of the state that is written while training goes on, if there is one, to each phase."""
         saving, size = self.run.config.checkpoint, self.saved_bytes
         wanted = saving.background
         if saving.every_steps is None and all(stage.epochs == 1 for stage in self.stages):
@@ -357,14 +357,14 @@ class Plan:
         return [_phase(phase.name, list(phase.parts), copy) for phase in during]
 
     def _start(self) -> list[Part]:
-        """First values of a block of the table: the label texts through encoder and head."""
+        """Return what one block of the table's first values takes: label texts through encoder and head."""
         assert self.run.classifier is not None
         labels, wide = min(self.data.labels, START_BLOCK), self.run.inputs.encoder.dim
         dim = self.run.classifier.table.weight.shape[1]
         return [Part("first values of the table", 0, labels * (wide + dim) * _F32), *self._encoding(labels)]
 
     def _encoding(self, texts: int) -> list[Part]:
-        """One micro-batch through the encoder without gradients, or one block of vectors through a head."""
+        """Return what encoding without gradients takes: a micro-batch, or a block of vectors through a head."""
         encoder, config = self.run.inputs.encoder, self.run.config
         width = self.data.max_len if encoder.micro_batched else max(1, round(self.data.row_tokens))
         most = GROUPING[self.run.kind].most if encoder.micro_batched else config.batch_tokens
@@ -373,7 +373,7 @@ class Plan:
         return [Part("encoding blocks", max(called, self._head_bytes(min(texts, _HEAD_BLOCK))))]
 
     def _head_bytes(self, rows: int) -> float:
-        """Bytes of vectors that go through a head."""
+        """Return the peak bytes of `rows` vectors that go through the head; 0 without one."""
         head = getattr(self.run.parts.model, "retrieval", None)
         if head is None:
             return 0.0
@@ -383,7 +383,7 @@ class Plan:
             return float(trace.peak.total())
 
     def _mining(self, stage: Stage, mines: bool, clusters: bool) -> list[Part]:
-        """Vectors of all train rows; then those of the labels, searched; then clusters: two copies of the first."""
+        """Return the largest step of mining: encode the train rows, encode and search the labels, cluster the rows."""
         assert isinstance(stage.source, MinedBatches)
         rows, labels, wide, dim = self._rows(stage), self.data.labels, self.run.inputs.encoder.dim, self._de
         frozen = isinstance(stage.objective, ClassifierOnly)
@@ -398,7 +398,7 @@ class Plan:
         return [own, *self._worst(moments)]
 
     def _search(self, queries: int, dim: int) -> list[Part]:
-        """A block of scores, and on a CUDA device both matrices where they leave room."""
+        """Return what a search takes: a block of scores, and on CUDA those matrices that are kept there."""
         parts = [Part("search blocks", working_bytes(self.run.kind, queries, self.data.labels))]
         if self.target.cuda:
             for size in (self.data.labels * dim * _F32, queries * dim * _F32):
@@ -407,7 +407,7 @@ class Plan:
         return parts
 
     def _evaluation(self, scorers: tuple[str, ...], rows: int) -> list[Part]:
-        """Label vectors of every scorer, then those of the rows, then one search after the other."""
+        """Return the largest step of an evaluation: encode the labels, encode the rows, search with each scorer."""
         labels, wide, run = self.data.labels, self.run.inputs.encoder.dim, self.run
         dims, classifier = run.dims, run.classifier
         text, table = self._de * any(scorer != "clf" for scorer in scorers), 0
@@ -433,7 +433,7 @@ class Plan:
         return self._worst(moments)
 
     def _worst(self, moments: list[list[Part]]) -> list[Part]:
-        """The moment that needs most: of the process on a CPU; else the largest of device and host, apart."""
+        """Return the moment with most memory; with CUDA, the largest of the device and the largest of the host."""
         if not self.target.cuda:
             return max(moments, key=lambda parts: sum(part.total for part in parts))
         device = max(moments, key=lambda parts: sum(part.device for part in parts))
@@ -441,7 +441,7 @@ class Plan:
         return [*(Part(part.name, part.device) for part in device), *(Part(part.name, 0, part.host) for part in host)]
 
     def _fitted(self) -> list[Part]:
-        """Sparse models on words, as they know themselves; features alone for one that does not."""
+        """Return what fitting takes, by the model's own `fitting_bytes`; for one without it, its sparse features."""
         data, model = self.data, self.run.parts.fitted
         pairs = data.rows * data.labels_per_row
         sizes = getattr(model, "fitting_bytes", lambda rows, *_: {"sparse features": 3 * 8 * rows * data.row_tokens})
@@ -449,11 +449,11 @@ class Plan:
         predictions = Part("predictions", 0, data.test * 8 * self.run.config.search.k)
         return [*(Part(name, 0, size) for name, size in found.items()), predictions]
 
-    # Work.
+    # Time.
 
     @property
     def _de(self) -> int:
-        """D of the dual encoder's vectors."""
+        """Dimension D of the dual encoder's vectors."""
         dims = self.run.dims
         return dims.get("de") or next((dim for scorer, dim in dims.items() if scorer != "clf"), 0)
 
@@ -461,7 +461,7 @@ class Plan:
         return min(self.data.rows, self.run.batch(stage) * stage.source.steps)
 
     def _most_tokens(self) -> float:
-        """Tokens of the largest batch, or of the largest block of labels."""
+        """Return the tokens of the largest batch or of the largest block of labels."""
         data, found = self.data, [2.0]
         for stage in self.stages:
             rows = np.arange(self.run.batch(stage))
@@ -471,7 +471,7 @@ class Plan:
         return max(found)
 
     def _encode_cost(self, rows: float, labels: float = 0) -> Cost:
-        """Texts through the encoder without gradients."""
+        """Return the cost of encoding so many rows and labels without gradients."""
         inputs, calls, cost = self.run.inputs, self.run.calls(), Cost()
         for texts, count in ((inputs.train_tokens, rows), (inputs.label_tokens, labels)):
             lengths, shares = np.unique(texts.lengths[: self.data.filled], return_counts=True)
@@ -484,7 +484,7 @@ class Plan:
         return Cost(full=2 * queries * labels * dim, moved=3 * queries * labels * _F32)
 
     def _mining_cost(self, stage: Stage) -> Cost:
-        """Of all refreshes of a stage: vectors of rows and labels, searches, clusters."""
+        """Return the cost of all refreshes of a stage: vectors of rows and labels, searches, clusters."""
         source, cost, rows, dim = stage.source, Cost(), self._rows(stage), self._de
         if not isinstance(source, MinedBatches):
             return cost
@@ -509,8 +509,8 @@ def make_plan(method: str, dataset: str, layers: list[Layer], target: Target) ->
     Args:
         method: Name of a method or preset.
         dataset: Name of a card, or `synthetic:option=value`.
-        layers: Settings over those of method and card, as for a run.
-        target: The device.
+        layers: Settings that override those of method and card, as for a run.
+        target: The device to plan for.
     """
     if "/" in dataset:
         raise UserError(
@@ -526,7 +526,7 @@ def make_plan(method: str, dataset: str, layers: list[Layer], target: Target) ->
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """A plan for programs: bytes and seconds."""
+    """Return a plan as plain values for `--json`: bytes and seconds."""
     return {
         "method": plan.method,
         "dataset": plan.dataset,

@@ -1,4 +1,4 @@
-"""Model code run on tensors without memory, to count what it would hold and compute.
+"""Run model code on tensors without memory, to count the bytes it would hold and the operations it would do.
 
     floating-point tensors    torch's fake tensors: a shape, a type, a device, no values
     integers and masks        real ones: they decide shapes (distinct tokens, padding, pairs of a block)
@@ -38,29 +38,29 @@ from harness.train.objectives.ova import LABEL_BLOCK
 from harness.train.optim.row_sparse import BLOCK_ELEMENTS
 
 FAKE = FakeTensorMode(allow_non_fake_inputs=True)
-"""One for all: fake tensors of two modes do not mix."""
+"""The one mode for all fake tensors: those of two modes do not mix."""
 HOST = "meta"
 """The fake device that stands for CPU memory beside a CUDA device."""
 _BUS = 12e9
-"""Bytes a second between CPU memory and a device: three quarters of what PCIe 3 x16 has, an assumption."""
+"""Bytes per second between CPU memory and a device; assumed, three quarters of PCIe 3 x16."""
 _layer_norm = functional.layer_norm
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 _PARTIAL = ("index", "embedding", "gather", "scatter")
-"""Operations that read or write a few rows of their largest argument."""
+"""Parts of names of operations that touch only a few rows of their largest argument."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Operations and bytes."""
+    """Arithmetic operations and moved bytes of some work."""
 
     half: float = 0.0
     """Multiplications and additions in bfloat16."""
     full: float = 0.0
-    """In float32."""
+    """Multiplications and additions in float32."""
     moved: float = 0.0
-    """Bytes read and written."""
+    """Bytes read and written in the device's memory."""
     carried: float = 0.0
-    """Bytes between CPU memory and the device."""
+    """Bytes copied between CPU memory and the device."""
 
     def __add__(self, other: "Cost") -> "Cost":
         return self.plus(other, 1.0)
@@ -69,7 +69,7 @@ class Cost:
         return Cost().plus(self, times)
 
     def plus(self, other: "Cost", times: float) -> "Cost":
-        """This, and another so many times."""
+        """Return this cost plus `times` x another."""
         return Cost(
             self.half + times * other.half,
             self.full + times * other.full,
@@ -78,14 +78,14 @@ class Cost:
         )
 
     def seconds(self, rates: Rates) -> float:
-        """On a device of these rates."""
+        """Return the seconds this cost takes on a device of these rates."""
         arithmetic = self.half / rates.half + self.full / rates.full
         return (arithmetic + self.moved / rates.bandwidth) / rates.share + self.carried / _BUS
 
 
 @contextmanager
 def as_on(kind: str) -> Iterator[None]:
-    """Block sizes and the types of autocast as on a `cpu` or a `cuda` device."""
+    """Use the block sizes and layer norm of a `cpu` or a `cuda` device inside the block."""
     with ExitStack() as stack:
         if kind == "cuda":
             for sizes in (GROUPING, LABEL_BLOCK, BLOCK_ELEMENTS):
@@ -95,24 +95,24 @@ def as_on(kind: str) -> Iterator[None]:
 
 
 def _cuda_layer_norm(values: Tensor, *arguments: Any) -> Tensor:
-    """Autocast on CUDA normalises in float32; on a CPU in the type that it finds."""
+    """Normalise as autocast does on CUDA, in float32; on a CPU it keeps the input's type."""
     return _layer_norm(values.float() if torch.is_autocast_enabled("cpu") else values, *arguments)
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts bytes alive, bytes moved and FLOPs of the code inside; also a `harness.train.timing.Timer` of its own.
+    """Counts bytes alive, bytes moved and FLOPs of the code inside; serves as a `harness.train.timing.Timer`.
 
     Attributes:
-        cost: Of everything inside.
+        cost: Cost of all code inside.
         peak: Bytes by part at the moment when the device holds most; parts are those that `part` names.
-        host_peak: Most bytes of the host.
+        host_peak: Peak bytes in CPU memory.
     """
 
     def __init__(self, standing: Iterable[Tensor] = ()) -> None:
-        """Begins at zero.
+        """Start with all counts at zero.
 
         Args:
-            standing: Tensors that are there before and after, and so are not counted.
+            standing: Tensors that exist before and after; they are not counted.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.cost, self.host_peak = Cost(), 0
@@ -123,7 +123,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What is made inside belongs to a part."""
+        """Count what is allocated inside the block for this part."""
         before, self._part = self._part, name
         try:
             yield
@@ -136,17 +136,17 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._device.total()
 
     def begin(self) -> int:
-        """Forgets the peak and the cost so far; returns the bytes on the device now."""
+        """Reset peak and cost; return the bytes on the device now."""
         self.cost, self.peak = Cost(), Counter(self._device)
         return self.alive
 
     def spend(self, cost: Cost, extra: int = 0) -> None:
-        """Adds a cost that is known, of work that holds so many bytes beside what is counted."""
+        """Add a known cost of work that holds `extra` bytes beside those that are counted."""
         self.cost += cost
         self._see(extra)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default:  # what an attribute of a fake tensor asks, again and again
+        if func is torch.ops.prim.device.default:  # reading `.device` of a fake tensor ends here, and is frequent
             return args[0].fake_device
         flat, shape = tree_flatten((args, kwargs or {}))
         tensors = [one for one in flat if isinstance(one, Tensor)]
@@ -175,7 +175,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _note(self, tensor: Tensor) -> None:
-        """Counts a storage that is new, until it is freed."""
+        """Count a tensor's storage, if it is new, until it is freed."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._known:
@@ -202,7 +202,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.peak = self._device + Counter({self._part: extra})
 
     def _count(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor], made: Any) -> None:
-        """Adds what an operation on fake tensors costs."""
+        """Add the cost of an operation on fake tensors."""
         results = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
         stores = {one.untyped_storage()._cdata for one in tensors}
         if all(one.untyped_storage()._cdata in stores for one in results) and not func._schema.is_mutable:
@@ -212,7 +212,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         moved = sum(sizes) - (max(sizes, default=0) if any(word in name for word in _PARTIAL) else 0)
         places = {_place(one) for one in [*tensors, *results]} if "copy" in name else ()
         carried = results[0].nbytes if len(places) > 1 else 0
-        counted = name.rstrip("_").replace("_for_cpu", "")  # in place, or fused on a CPU: as many as elsewhere
+        counted = name.rstrip("_").replace("_for_cpu", "")  # in place or fused: the same operations
         flops = flop_registry.get(getattr(torch.ops.aten, counted, None))
         count = float(flops(*args, **kwargs, out_val=made)) if flops else 0.0
         half = bool(tensors) and tensors[-1].dtype == torch.bfloat16
@@ -220,12 +220,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _makes_fake(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> bool:
-    """Whether a result without fake arguments is fake: floating-point numbers from nowhere, or sent to the host."""
+    """Return whether a call without fake arguments makes a fake tensor: new floating-point numbers, or a host copy."""
     kind = kwargs.get("dtype")
     if tensors:
         return "device" in kwargs and str(kwargs["device"]) == HOST and tensors[0].is_floating_point()
     name = func._overloadpacket.__name__
-    if name.startswith("rand"):  # few: draws decide which pairs count
+    if name.startswith("rand"):  # real and few numbers: they decide which pairs count
         return False
     if kind is None:
         return not (name == "arange" and all(isinstance(one, int) for one in args))
@@ -233,7 +233,7 @@ def _makes_fake(func: Any, args: Any, kwargs: dict[str, Any], tensors: list[Tens
 
 
 def _places(indices: Any) -> list[Tensor | None]:
-    """Masks among indices as places; those of a mask without values are all there are."""
+    """Replace masks among indices by the indices they select; a fake mask selects everything."""
     found: list[Tensor | None] = []
     for one in indices:
         if one is None or one.dtype != torch.bool:
@@ -245,7 +245,7 @@ def _places(indices: Any) -> list[Tensor | None]:
 
 
 def _as_fake(tensor: Tensor, device: Any) -> Tensor:
-    """A tensor without its values, on the given device; a fake one stays as it is."""
+    """Return a fake tensor of the same shape, strides and type on a device; a fake one is returned as it is."""
     if isinstance(tensor, FakeTensor):
         return tensor
     with FAKE:
@@ -262,19 +262,19 @@ _MEASURED_TOKENS = 2048
 
 @dataclass(frozen=True)
 class Call:
-    """What one call of an encoder costs, or a coefficient of it."""
+    """Memory and cost of one call of an encoder, or of one further row in it."""
 
     kept: float
-    """Bytes that autograd keeps until the way back."""
+    """Bytes that autograd keeps for the backward pass."""
     forward_extra: float
-    """Bytes that are there on the way forward beside those and the vectors."""
+    """Further bytes at the peak of the forward pass, beside `kept` and the output vectors."""
     backward_extra: float
-    """On the way back, beside what was kept and the gradients of the weights."""
+    """Further bytes at the peak of the backward pass, beside `kept` and the gradients of the weights."""
     forward: Cost
     backward: Cost
 
     def plus(self, slope: "Call", rows: float) -> "Call":
-        """This and so many rows of a slope; no part is below zero."""
+        """Return this call plus `rows` x `slope`; bytes never fall below zero."""
         return Call(
             max(0.0, self.kept + rows * slope.kept),
             max(0.0, self.forward_extra + rows * slope.forward_extra),
@@ -286,26 +286,26 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of one encoder, made of fake tensors, on one kind of device."""
+    """Costs of the calls of one encoder of fake tensors on one kind of device."""
 
     encoder: Encoder
     half: bool
-    """Products in bfloat16."""
+    """Whether products are in bfloat16."""
     kind: str
-    """cpu or cuda."""
+    """Kind of device: cpu or cuda."""
 
     def of(self, rows: int, width: int, *, train: bool) -> Call:
-        """A call with so many rows of so many tokens."""
+        """Return the cost of a call with `rows` texts of `width` tokens."""
         base, slope = _line(self, width, train)
         return base.plus(slope, rows)
 
     def passing(self, rows: int, width: int) -> Call:
-        """The same call of a training step where no gradient is wanted."""
+        """Return the cost of the same call in training mode without gradients."""
         call = self.of(rows, width, train=True)
         return Call(0, call.forward_extra, 0, call.forward, Cost())
 
     def measured(self, rows: int, width: int, train: bool) -> Call:
-        """Runs the encoder's code once."""
+        """Measure a call by running the encoder's code once on fake tensors."""
         dense = [one for one in self.encoder.parameters() if one.requires_grad]
         copies = half_copies(self) if train else 0
         with self._ready(train) as trace:
@@ -349,7 +349,7 @@ class Calls:
 
 @cache
 def half_copies(calls: Calls) -> int:
-    """Bytes of the weights that autocast converts, once a step."""
+    """Return the bytes of the bfloat16 copies of weights that autocast makes once per step."""
     if not calls.half:
         return 0
     with calls._ready(True) as trace:
@@ -359,10 +359,10 @@ def half_copies(calls: Calls) -> int:
 
 @cache
 def _line(calls: Calls, width: int, train: bool) -> tuple[Call, Call]:
-    """The call without rows, and the slope of a row."""
+    """Return the cost of a call as a line: fixed part, and part per row."""
     rows = max(2, -(-_MEASURED_TOKENS // width))
     nothing, small = Call(0, 0, 0, Cost(), Cost()), calls.measured(rows, width, train)
-    if not train:  # whose gradients are all that does not grow with the rows
+    if not train:  # only gradients do not grow with the rows, and there are none
         return nothing, nothing.plus(small, 1 / rows)
     slope = nothing.plus(calls.measured(2 * rows, width, train).plus(small, -1), 1 / rows)
     return small.plus(slope, -rows), slope
@@ -370,7 +370,7 @@ def _line(calls: Calls, width: int, train: bool) -> tuple[Call, Call]:
 
 @contextmanager
 def _without_dropout_of_attention(encoder: nn.Module, kind: str) -> Iterator[None]:
-    """On CUDA a fused kernel drops probabilities of attention and keeps none of them; so does one without dropout."""
+    """On CUDA, trace attention without dropout: there a fused kernel keeps no probabilities either."""
     with ExitStack() as stack:
         if kind == "cuda" and getattr(getattr(encoder, "model", None), "config", None) is not None:
             for part in encoder.modules():
@@ -382,7 +382,7 @@ def _without_dropout_of_attention(encoder: nn.Module, kind: str) -> Iterator[Non
 
 @contextmanager
 def replayed(encoder: Encoder, calls: Calls, trace: Trace) -> Iterator[None]:
-    """Inside, calls of the encoder are not computed, but cost what they do; only where it takes micro-batches."""
+    """Inside the block, count calls of the encoder without computing them, if it is one that takes micro-batches."""
     if not encoder.micro_batched:
         yield
         return
