@@ -1,1 +1,1 @@
-"""Many runs: bench, sweep and tune."""
+"""Commands that start many runs: bench, sweep and tune."""

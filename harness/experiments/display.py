@@ -1,4 +1,4 @@
-"""What a person sees while jobs run: a live table in a terminal, one line per change otherwise.
+"""Progress of running jobs: a live table in a terminal, one line per change otherwise.
 
 Everything goes to standard error, so that `--json` and pipes stay clean.
 """
@@ -29,49 +29,49 @@ _STYLES = {
 }
 _COUNTED = ("running", "pruned", "failed", "stopped")
 _LINES_AROUND = 8
-"""Of the terminal's height, not for rows: head, foot, and what was typed."""
+"""Lines of the terminal that are not for rows: header, totals, and what was typed."""
 _TEXT_COLUMNS = ("method", "dataset", "status")
 _TAIL_BYTES = 8192
 _LINE_WIDTH = 300
-"""Characters of a log's line that are kept; a terminal shows less."""
+"""Characters kept of a line of a log; a terminal shows fewer."""
 
 Alike = tuple[Hashable, ...]
-"""Ways of being alike, the closest first; time left is judged by the mean of those that are."""
+"""Keys that similar rows share, the closest similarity first; the time of a row is estimated from these."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run of a bench or a trial of a sweep, as it stands."""
+    """A run of a bench or a trial of a sweep, with its current status."""
 
     name: str
     status: str
     """`waiting`, one of `RUNNING`, or how it ended; `text` is printed whenever it or `attempt` changes."""
     cells: dict[str, str]
-    """By column; `status` and `seconds` may be left out."""
+    """Text by column; `status` and `seconds` may be left out."""
     text: str
     attempt: int = 0
     alike: Alike = ()
     seconds: float | None = None
-    """How long it took, or has run by now."""
+    """Seconds that it took, or has run so far."""
     counts: bool = False
-    """Whether its seconds say how long others will take."""
+    """Whether its seconds are used to estimate how long others take."""
     remark: str = ""
     log: Path | None = None
-    """Whose last line is the remark while it runs."""
+    """Log whose last line is shown as the remark while the row runs."""
 
     @property
     def running(self) -> bool:
-        """Whether it runs now."""
+        """Whether the row runs now."""
         return self.status in RUNNING
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the row has ended: it neither runs nor waits."""
         return not self.running and self.status != "waiting"
 
 
 class Display:
-    """Shows rows while its block is open."""
+    """Shows rows while it is open as a context manager."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class Display:
         earlier: Sequence[tuple[Alike, float]] = (),
         summary: Callable[[], str] = str,
     ) -> None:
-        """Prepare it.
+        """Prepare the display.
 
         Args:
-            what: The rows are, in plural: cells, trials.
-            columns: Of the table, `status` among them.
-            rows: Gives the rows as they stand.
+            what: Noun for the rows, in plural: cells, trials.
+            columns: Columns of the table, `status` among them.
+            rows: Function that returns the current rows.
             workers: How many run side by side.
-            earlier: What others took, for the time left.
-            summary: Words for the line of totals, such as the best so far.
+            earlier: Similarity keys and seconds of earlier runs, to estimate the time left.
+            summary: Function that returns text for the line of totals, such as the best so far.
         """
         self._what, self._columns, self._rows, self._summary = what, columns, rows, summary
         self._workers, self._earlier = workers, earlier
@@ -139,7 +139,7 @@ class Display:
             self._live.stop()
 
     def render(self) -> "Group":
-        """Draw the table as it stands."""
+        """Draw the table of the current rows."""
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
         from rich.table import Table
@@ -161,7 +161,7 @@ class Display:
         return Group(table, Text(self._totals(rows)))
 
     def _totals(self, rows: Sequence[Row]) -> str:
-        """Counts, time spent, time left."""
+        """Format counts, time spent and time left."""
         counts = Counter("running" if row.running else row.status for row in rows)
         parts = [f"{counts['done']}/{len(rows)} done"]
         parts += [f"{counts[status]} {status}" for status in _COUNTED if counts[status]]
@@ -173,7 +173,7 @@ class Display:
 
 
 def window(rows: Sequence[Row], room: int) -> Sequence[Row]:
-    """Return as many rows as there is room for: those around what is running."""
+    """Return at most `room` rows: those around the first row that has not ended."""
     if len(rows) <= room:
         return rows
     active = next((place for place, row in enumerate(rows) if not row.ended), len(rows))
@@ -182,7 +182,7 @@ def window(rows: Sequence[Row], room: int) -> Sequence[Row]:
 
 
 def time_left(rows: Sequence[Row], workers: int, earlier: Sequence[tuple[Alike, float]] = ()) -> float | None:
-    """Seconds until the last row ends; None while there is nothing to judge one by."""
+    """Estimate the seconds until the last row ends; None while some row has no similar one that ended."""
     spent: dict[Hashable, list[float]] = {}
     ended = [(row.alike, row.seconds) for row in rows if row.counts and row.seconds is not None]
     for alike, seconds in (*earlier, *ended):
@@ -199,7 +199,7 @@ def time_left(rows: Sequence[Row], workers: int, earlier: Sequence[tuple[Alike, 
             waiting.append(usual)
         else:
             busy.append(max(0.0, usual - (row.seconds or 0.0)))
-    # each waiting one goes to the worker that is free first, as it will
+    # each waiting row goes to the worker that is free first
     free = busy + [0.0] * max(0, workers - len(busy))
     heapq.heapify(free)
     for seconds in waiting:

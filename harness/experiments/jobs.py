@@ -1,4 +1,4 @@
-"""Jobs and the one runner: which processes run where, so many side by side, and what became of each.
+"""Jobs and the one runner: it runs so many processes side by side and reports how each ended.
 
     work.next() -> Job -> engine.submit(job, resources) -> handle ... handle.poll() -> work.ended(job, code)
 
@@ -29,9 +29,9 @@ from harness.io.private import without_paths
 from harness.machine.threads import available_cores, computing_threads
 
 STOP_SECONDS = 120.0
-"""How long a job may take to save itself before it is killed; a second signal makes it hurry."""
+"""Seconds that a job has to save its state before it is killed; a second signal makes it hurry."""
 REFUSED = 2
-"""Exit code of a command that found something wrong before it did anything."""
+"""Exit code of a command that refused its arguments before it did anything."""
 _LOOK_SECONDS = 0.1
 
 
@@ -40,27 +40,27 @@ class Resources:
     """What a job may use."""
 
     cores: int | None = None
-    """None for as many as a run on its own would take."""
+    """CPU cores; None for as many as a run on its own would use."""
     gpus: float = 0.0
-    """A fraction shares a device."""
+    """Number of GPUs; a fraction shares one."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process to be run somewhere."""
+    """One process to be run by an engine."""
 
     name: str
-    """Tells it from others of its group."""
+    """Name, unique among the jobs of a runner."""
     words: tuple[str, ...]
-    """Its command line."""
+    """Command line."""
     log: Path
-    """Takes its standard error, and its standard output unless `output` does."""
+    """File for standard error, and for standard output if `output` is None."""
     output: Path | None = None
     order: bytes | None = None
     """One line for its standard input; None for no input. The engine keeps that pipe open as long as its own process
     lives: a job that reads to its end knows that nobody waits for it any more."""
     holds: tuple[int, ...] = ()
-    """Open files that a local process inherits, so that a lock lasts as long as the job does."""
+    """File descriptors that a local process inherits, so that a lock lasts as long as the job."""
 
 
 class Handle(Protocol):
@@ -68,11 +68,11 @@ class Handle(Protocol):
 
     @property
     def job(self) -> Job:
-        """What was submitted."""
+        """The job that was submitted."""
         ...
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it waits or runs."""
+        """Return the exit code, negative for a signal; None while the job waits or runs."""
         ...
 
     def send(self, number: int) -> None:
@@ -88,11 +88,11 @@ class Engine(Protocol):
     """Runs jobs."""
 
     def share(self, workers: int) -> Resources:
-        """Return the resources of one of so many jobs side by side."""
+        """Return the resources of each of `workers` jobs side by side."""
         ...
 
     def submit(self, job: Job, resources: Resources) -> Handle:
-        """Start a job; raises `OSError` if that is not possible now."""
+        """Start a job; raises `OSError` if it cannot be started now."""
         ...
 
 
@@ -115,13 +115,13 @@ class LocalProcess:
                 pass_fds=job.holds,
             )
         if self._process.stdin is not None and job.order is not None:
-            with suppress(BrokenPipeError):  # it died at once; its exit code says so
+            with suppress(BrokenPipeError):  # the process died at once; its exit code tells
                 self._process.stdin.write(job.order + b"\n")
                 self._process.stdin.flush()
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Id of the process."""
         return self._process.pid
 
     def poll(self) -> int | None:
@@ -148,7 +148,7 @@ class LocalEngine:
     """Processes of this machine, which share its cores."""
 
     def share(self, workers: int) -> Resources:
-        """Divide the cores; one worker alone is left as `run` would be."""
+        """Divide the cores among workers; a single worker has no limit."""
         if workers == 1:
             return Resources()
         return Resources(cores=min(max(1, available_cores() // workers), computing_threads()))
@@ -159,7 +159,7 @@ class LocalEngine:
 
 
 def why_ended(code: int, log: Path) -> str:
-    """Say in one line why a job ended, from its exit code and what it wrote last."""
+    """Return in one line why a job ended, from its exit code and the end of its log."""
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = "; the system does that when memory runs out" if -code == signal.SIGKILL else ""
@@ -170,7 +170,7 @@ def why_ended(code: int, log: Path) -> str:
 
 
 class Work(ABC):
-    """What is to be done by jobs, and what becomes of it."""
+    """Jobs to run, and what to do when one ends; bench and sweep are subclasses."""
 
     runner: "Runner"
     display: Display
@@ -181,7 +181,7 @@ class Work(ABC):
 
     @abstractmethod
     def ended(self, job: Job, code: int) -> None:
-        """Judge a job that has ended."""
+        """Take the result of a job that has ended."""
 
     @abstractmethod
     def over(self) -> bool:
@@ -189,27 +189,27 @@ class Work(ABC):
 
     @abstractmethod
     def not_started(self, job: Job, error: OSError) -> None:
-        """Take note that a job could not be started."""
+        """Handle a job that could not be started."""
 
     @abstractmethod
     def dropped(self, job: Job) -> object:
-        """Take note of a job that was killed after a fault of our own."""
+        """Handle a job that was killed because of an exception in this process."""
 
     def begin(self) -> None:  # noqa: B027
-        """Prepare; called once, when signals are noted already."""
+        """Prepare; called once, before the first job; signals are caught by then."""
 
     def look(self) -> None:  # noqa: B027
         """Do what has to be done regularly; called several times a second."""
 
     def finish(self) -> None:  # noqa: B027
-        """Do what is left after the last job; raise what makes the whole a failure."""
+        """Do what is left after the last job; raise if the work as a whole has failed."""
 
     def close(self, error: BaseException | None) -> None:  # noqa: B027
-        """Always called at the end, with what cut the work short."""
+        """Clean up; always called at the end, with the exception that ended the work early or None."""
 
 
 class Runner:
-    """Runs the jobs of some work, so many at a time, until it is over or somebody says stop."""
+    """Runs the jobs of some work, `workers` at a time, until it is over or a signal stops it."""
 
     def __init__(self, work: Work, workers: int, engine: Engine | None = None) -> None:
         self._work, self._workers, self._engine = work, workers, engine or LocalEngine()
@@ -218,11 +218,11 @@ class Runner:
         work.runner = self
         self.running: list[Handle] = []
         self._deadline: float | None = None
-        """When jobs that were asked to stop are killed."""
+        """Monotonic time at which jobs that were asked to stop are killed; None before that."""
 
     @property
     def stopping(self) -> bool:
-        """Whether jobs were asked to stop; none is started any more."""
+        """Whether jobs were asked to stop; no further one is started."""
         return self._deadline is not None
 
     @property
@@ -231,7 +231,7 @@ class Runner:
         return self._interrupts.first is not None
 
     def run(self) -> signal.Signals | None:
-        """Run everything; returns the signal that cut this short, if one did."""
+        """Run all jobs; returns the signal that ended this early, or None."""
         error: BaseException | None = None
         with self._work.display, self._interrupts:
             try:
@@ -250,14 +250,14 @@ class Runner:
                 error = fault
                 raise
             finally:
-                for handle in self.running:  # only after a fault of our own: no job outlives it
+                for handle in self.running:  # only after an exception here: no job outlives it
                     handle.kill()
                     self._work.dropped(handle.job)
                 self._work.close(error)
         return self._interrupts.first
 
     def stop(self, number: signal.Signals | None, seconds: float | None = None) -> None:
-        """Send a signal to all jobs, if any is given, and kill those that are there after so many seconds."""
+        """Send a signal, if one is given, to all jobs, and kill those that still run after `seconds`."""
         self._deadline = self._deadline or time.monotonic() + (STOP_SECONDS if seconds is None else seconds)
         for handle in self.running:
             if number is not None:
@@ -288,7 +288,7 @@ class Runner:
 
 
 class Interrupts:
-    """Notes Ctrl-C, SIGTERM and a closed terminal inside its block instead of unwinding the work in the middle."""
+    """Collects Ctrl-C, SIGTERM and a closed terminal inside its block, so that they do not end the work midway."""
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
@@ -296,14 +296,14 @@ class Interrupts:
         self._previous: dict[int, Any] = {}
 
     def take(self) -> list[signal.Signals]:
-        """Return what arrived since the last call."""
+        """Return the signals that arrived since the last call."""
         taken, self._new = self._new, []
         return taken
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # nohup and `&` in scripts mean it
+                if signal.getsignal(number) != signal.SIG_IGN:  # ignored on purpose, by nohup or `&` in a script
                     self._previous[number] = signal.signal(number, self._note)
         return self
 

@@ -1,4 +1,4 @@
-"""What bench and sweep both read from what the user typed: lists, `--set`, and which weights an encoder has."""
+"""Arguments that bench and sweep share: lists, `--set`, and the weights of an encoder."""
 
 from collections.abc import Mapping
 
@@ -9,19 +9,19 @@ from harness.settings.schema import RunConfig
 
 
 def listed(text: str) -> list[str]:
-    """The words of a list with commas."""
+    """Split a list at commas; empty words are left out."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def override_layer(text: str, command: str, options: Mapping[str, str], evaluate: str, method: str = "") -> Layer:
-    """A `--set` as a layer of settings.
+    """Return a `--set` option as a layer of settings.
 
     Args:
-        text: As typed.
-        command: Who takes it, for messages.
+        text: The option's value, as typed.
+        command: Command that takes it, for messages.
         options: Settings that the command has an option for, which are refused.
         evaluate: Why `evaluate` is refused.
-        method: Whose setting it is, if `text` begins with that.
+        method: Method that the setting is for, if `text` begins with its name.
     """
     values = parse_override(text.removeprefix(f"{method}:") if method else text)
     for name in options.keys() & values:
@@ -32,7 +32,7 @@ def override_layer(text: str, command: str, options: Mapping[str, str], evaluate
 
 
 def encoder_weights(config: RunConfig) -> str | None:
-    """The hash of a model folder's files; None for an encoder that is known by its name."""
+    """Return the hash of a model folder's files; None for an encoder that is given by name."""
     if not is_folder(config.encoder):
         return None
     from harness.model.encoders.pretrained import find

@@ -1,4 +1,4 @@
-"""Settings for a table of our own: every row gets the same small search on validation rows, and its best trial.
+"""Tune a table of our own: every row gets the same small search on validation rows, and the settings it found.
 
     methods/tuning/<table>.yaml -> a study per row and dataset -> methods/tuned/<table>.yaml -> `bench --table`
 
@@ -31,29 +31,29 @@ from harness.settings.schema import NAME, Settings
 
 TUNING_FOLDER = METHOD_FOLDER / "tuning"
 _TAKEN = ("all", "speed", COMPARISON, STATISTICS, TESTS)
-"""Words that `--table` takes, and tables that no file stands for."""
+"""Names that a table cannot have: words of `--table`, and tables without a file."""
 _DIGITS = 3
-"""Of a number that was drawn: more would be noise."""
+"""Significant digits kept of a drawn number; more would be noise."""
 
 
 class TuningRow(Settings):
-    """One line of the table, on every dataset that it does not leave out."""
+    """One row of the table, on all its datasets."""
 
     row: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     label: str
     method: str
     scorer: Literal["concat", "de", "clf"] | None = None
-    """Which scorer its figures belong to; that of the method if absent."""
+    """Scorer whose figures the row shows; the method's own if None."""
     settings: dict[str, Any] = Field(default={})
-    """The same in all trials: what makes it this row."""
+    """Settings that all trials and runs of the row have."""
     over: str = ""
-    """Ranges as `sweep --over` takes them; empty for a row without a search."""
+    """Ranges in the form of `sweep --over`; empty for a row without a search."""
     datasets: list[str] = Field(default=[])
-    """Where it is run; empty for everywhere."""
+    """Datasets that it is run on; empty for all."""
     shares: str = ""
-    """A row above whose search and runs it shares, with another scorer."""
+    """Name of a row above with the same search and runs but another scorer."""
     untuned: str = ""
-    """Why nothing is searched."""
+    """Why the row has no search."""
 
 
 class Tuning(Settings):
@@ -63,15 +63,15 @@ class Tuning(Settings):
     caption: str
     metrics: list[str]
     objectives: list[str] = Field(min_length=1, max_length=2)
-    """What counts on validation rows: the largest sum."""
+    """Metrics whose sum on validation rows picks the trial."""
     trials: int | dict[str, int]
-    """Of every row; by dataset where the same number would take days on one and minutes on another."""
+    """Trials per row; by dataset if one number would take days on one and minutes on another."""
     validation: float = Field(gt=0, lt=1)
     """Share of the train rows that trials are judged on."""
     seeds: dict[str, list[int]] = Field(min_length=1)
-    """By dataset."""
+    """Seeds of the final runs, by dataset."""
     begins: dict[str, str] = Field(default={})
-    """Datasets whose searches try, after the settings as they stand, what was found on another one above them."""
+    """By dataset: another one above it whose best settings its searches try after those of the row."""
     rows: list[TuningRow] = Field(min_length=1)
 
     @field_validator("metrics", "objectives")
@@ -116,28 +116,28 @@ class Tuning(Settings):
         return self
 
     def cells(self) -> Iterator[tuple[str, TuningRow]]:
-        """Dataset and row, in the order of the table."""
+        """Yield dataset and row in the order of the table."""
         for dataset in self.seeds:
             for row in self.rows:
                 if not row.datasets or dataset in row.datasets:
                     yield dataset, row
 
     def budget(self, dataset: str) -> int:
-        """How many trials every row gets on a dataset; 0 if the file does not say."""
+        """Return the trials per row on a dataset; 0 if the file does not say."""
         return self.trials if isinstance(self.trials, int) else self.trials.get(dataset, 0)
 
     def study(self, row: TuningRow, dataset: str) -> str:
-        """The name of a row's study."""
+        """Return the name of a row's study on a dataset."""
         return f"{self.table}-{row.shares or row.row}-{dataset}"
 
     def searches(self) -> Iterator[tuple[str, TuningRow]]:
-        """Dataset and row of every study."""
+        """Yield dataset and row of every row with a search."""
         return ((dataset, row) for dataset, row in self.cells() if row.over)
 
     def request(self, row: TuningRow, dataset: str, track: str, studies: Mapping[str, Study]) -> Request:
-        """The sweep of a row; its trials look at the validation rows once, after the last epoch, as a final run does.
+        """Return the sweep of a row; its trials are validated once, after the last epoch, as a final run does.
 
-        `studies` are searches that have ended, by name: one that this search begins with has to be among them.
+        `studies` are by name; one whose best settings this search begins with has to be among them.
         """
         own = {key: value for key, value in row.settings.items() if key != "encoder"}
         fixed = {**own, "validation": {"size": self.validation, "every_epochs": _ONCE}}
@@ -157,10 +157,10 @@ class Tuning(Settings):
     def found_elsewhere(
         self, row: TuningRow, dataset: str, studies: Mapping[str, Study]
     ) -> tuple[Mapping[str, Any], ...]:
-        """The point that a search begins with after the settings as they stand, if there is one.
+        """Return the point, if any, that a search tries after the row's settings: the best of another dataset.
 
         Raises:
-            UserError: It should come from a search that is not there.
+            UserError: The search on the other dataset is missing or is another one.
         """
         if dataset not in self.begins:
             return ()
@@ -171,22 +171,22 @@ class Tuning(Settings):
                 f"{row.row} on {dataset} begins with what was found on {elsewhere}, which was not searched yet; first "
                 f"run: python -m harness tune {self.table} --datasets {elsewhere} --rows {row.row}"
             )
-        # what the settings were as they stood there is tried here anyway, as the first trial
+        # trial 0 has the row's own settings, which are tried here anyway
         best = study.chosen
         return (_rounded(best.params, _ranges(row.over, row.method)),) if best and best.number else ()
 
 
 _ONCE = 10_000
-"""More epochs than any training has: validation rows are looked at after the last one alone."""
+"""More epochs than any training has, so that only the last one is validated."""
 
 
 def tunings() -> dict[str, Path]:
-    """Every file by the name of its table."""
+    """Return the tuning files by name of their table."""
     return {path.stem: path for path in sorted(TUNING_FOLDER.glob("*.yaml"))}
 
 
 def read_tuning(name: str) -> Tuning:
-    """One by name; all faults of its form are reported together."""
+    """Read a tuning file by name; all faults of its form are reported together."""
     if name not in tunings():
         raise unknown_name("table to tune", name, tunings())
     path = tunings()[name]
@@ -199,7 +199,7 @@ def read_tuning(name: str) -> Tuning:
 
 
 def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
-    """The file of the table, with every row whose search is among the `studies` (by name); None if there is none."""
+    """Return the table's file as text, with every row whose search is among `studies` (by name); None if no row is."""
     lines = [
         f"# Made from reports/results by `python -m harness tune {tuning.table}`; change methods/tuning instead.",
         f"# Numbers that were drawn have {_DIGITS} digits.",
@@ -234,12 +234,12 @@ def table_text(tuning: Tuning, studies: Mapping[str, Study]) -> str | None:
 
 
 def kept_studies(folder: Path) -> dict[str, Study]:
-    """The studies in a folder of reports, by name."""
+    """Return the studies in a folder of reports, by name."""
     return {study.name: study for study in read_studies(folder)}
 
 
 def write_table(tuning: Tuning, reports: Path) -> list[Path]:
-    """Write the table of the studies in a folder of reports; returns the file if it changed."""
+    """Write the table's file from the studies in a folder of reports; returns its path if it changed."""
     path, text = TUNED_FOLDER / f"{tuning.table}.yaml", table_text(tuning, kept_studies(reports))
     if text is None or (path.is_file() and path.read_text(encoding="utf-8") == text):
         return []
@@ -250,7 +250,7 @@ def write_table(tuning: Tuning, reports: Path) -> list[Path]:
 def _found(
     tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]
 ) -> tuple[dict[str, Any], str] | None:
-    """Settings of a row and where they come from; None while its search has not ended."""
+    """Return the settings of a row and where they come from; None while its search has not ended."""
     row = next((one for one in tuning.rows if one.row == row.shares), row)
     if not row.over:
         return dict(row.settings), row.untuned or "nothing to search"
@@ -266,7 +266,7 @@ def _found(
 
 
 def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, Study]) -> Study | None:
-    """The study of a row, if all its trials are there and it is the search that the file asks for.
+    """Return the study of a row, if it has all its trials and is the search that the file asks for; else None.
 
     One of other ranges, objectives, validation rows, another budget or another beginning is left over from an earlier
     version of the file; one whose trials shared other settings, from an earlier version of the method or of the card.
@@ -281,7 +281,7 @@ def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, St
     if not all(any(point.items() <= trial.params.items() for trial in study.trials) for point in points):
         return None
     if study.base is not None:
-        counts = decisive({"method": row.method, **study.base})  # a study may hold what changes no result
+        counts = decisive({"method": row.method, **study.base})  # a study may hold settings that change no result
         base = {key: value for key, value in study.base.items() if key in counts or key in marked(NAME)}
         if changes(base, default_settings(row.method, dataset, row.settings) or {}):
             return None
@@ -297,7 +297,7 @@ def _ranges(over: str, method: str) -> Space:
 
 
 def _rounded(point: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """A point with as many digits as count; what is one of a few values, or at an end of its range, stays that."""
+    """Return a point with floats rounded; choices and steps are kept, and values stay inside their range."""
     found = {name: value for name, value in point.items() if name in space}
     for name, value in found.items():
         if isinstance(value, float) and space[name].choices is None and space[name].step is None:

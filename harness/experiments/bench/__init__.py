@@ -1,6 +1,6 @@
 """The matrix methods x datasets x seeds, or the rows of published tables, of which only what is missing is run.
 
-    Request -> plan (every fault at once) -> cells -> run store (done, resumable, missing) -> a job per cell -> records
+    Request -> plan (all faults at once) -> cells -> run store (done, resumable, missing) -> a job per cell -> records
 
 A cell is done when the folder of runs holds a finished record with the cell's key: the same settings, the same data,
 the same encoder weights, the same metric version. A run of that key which was interrupted is resumed where it stopped.
@@ -17,49 +17,49 @@ from harness.runs.record import RunRecord
 from harness.settings.schema import RunConfig
 
 Status = Literal["waiting", "running", "resumed", "done", "failed", "stopped", "running elsewhere"]
-"""`resumed` is running too, from where an earlier process stopped; `stopped` ended because the bench did."""
+"""`resumed`: running, from where an earlier process stopped. `stopped`: ended because the bench was stopped."""
 METRICS = ("P@1", "P@5", "PSP@5")
-"""Shown while a bench runs."""
+"""Metrics shown while a bench runs."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for, as typed."""
+    """Arguments of a bench, as typed."""
 
     methods: str
-    """Names with commas between; `all` for every one, a leading minus leaves one out."""
+    """Names of methods with commas between; `all` for every method, a leading minus leaves one out."""
     datasets: str | None
-    """None for those of the tables."""
+    """Names of datasets with commas between; None for those of the tables."""
     seeds: str | None
-    """None for those of the tables, and 0 where they name none."""
+    """Seeds with commas between; None for those of the tables, or 0 if these name none."""
     encoder: str | None = None
     settings: tuple[str, ...] = ()
     """`key=value` for all methods, `method:key=value` for one."""
     tables: str | None = None
     """Published tables, whose rows take the place of the methods."""
     rows: str | None = None
-    """Of these tables; None for all."""
+    """Names of rows of these tables; None for all."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the matrix, resolved."""
+    """One run of the matrix, with its settings resolved."""
 
     config: RunConfig
     given: dict[str, Any]
     """The settings the user gave, nested as in `RunConfig`; the process resolves them to `config` again."""
     key: str
-    """What decides its numbers."""
+    """Hash of all that decides the result; equal keys are the same run."""
     name: str
     """Unique, and safe as a file name."""
     data_name: str
-    """The dataset as records call it."""
+    """Name of the dataset in records."""
     variant: str = ""
-    """The settings that tell it from others of its method, where a bench has several."""
+    """Settings that differ between cells of the same method, as text; empty if there is one such cell."""
 
     @property
     def title(self) -> str:
-        """The method, with what is special about it."""
+        """Name of the method, with `variant` if there is one."""
         return f"{self.config.method} {self.variant}".rstrip()
 
     def __str__(self) -> str:
@@ -68,32 +68,32 @@ class Cell:
 
 @dataclass
 class State:
-    """Where a cell stands."""
+    """Status of a cell."""
 
     cell: Cell
     status: Status = "waiting"
     attempt: Literal["new", "resumed"] | None = None
-    """How this bench ran it; None if it did not."""
+    """How this bench ran the cell; None if it did not."""
     run_id: str | None = None
     record: RunRecord | None = None
     seconds: float | None = None
-    """Of the run, as its record has it; of the attempt if it failed."""
+    """Seconds of the run by its record; of the attempt if it failed."""
     reason: str = ""
-    """Why it failed or was left alone, in one line."""
+    """Why it failed or was not run, in one line."""
     began: float = 0.0
-    """When the attempt began, on the monotonic clock."""
+    """Start of the attempt, seconds on the monotonic clock."""
     took: float | None = None
-    """Seconds of the attempt, with the start of its process."""
+    """Seconds of the attempt, including the start of its process."""
     refused: bool = field(default=False, repr=False)
-    """The interrupted run could not be resumed, so the next attempt begins anew."""
+    """Whether an interrupted run could not be resumed, so that the next attempt begins anew."""
 
     def finish(self, record: RunRecord) -> None:
-        """Marks it done."""
+        """Mark the cell as done by the run of `record`."""
         self.status, self.reason = "done", ""
         self.record, self.run_id, self.seconds = record, record.run_id, record.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the status as plain values for `--json`."""
         config = self.cell.config
         return {
             "cell": self.cell.name,
@@ -112,12 +112,12 @@ class State:
 
 
 def log_path(runs: Path, cell: Cell) -> Path:
-    """What the process of a cell writes to standard error, beside the run folders."""
+    """Return the file that takes standard error of a cell's process, beside the run folders."""
     return runs / "bench-logs" / f"{cell.name}.log"
 
 
 def summary(states: list[State], seconds: float) -> str:
-    """How the bench ended, in one line."""
+    """Return how the bench ended, in one line."""
     counts = Counter(state.status for state in states)
     earlier = sum(state.status == "done" and state.attempt is None for state in states)
     parts = [f"{counts['done']} of {len(states)} cells done"]

@@ -1,4 +1,4 @@
-"""From what the user typed to cells; everything that can be known to be wrong is found here, and reported at once."""
+"""Turn a request into cells; every fault that can be known before a run starts is found here and reported at once."""
 
 import re
 from dataclasses import dataclass
@@ -27,24 +27,24 @@ _ON_TEST_ROWS = "a bench compares figures of test rows; settings are searched by
 _HINT = "a setting for one method alone carries its name: --set unidec:beta=3"
 
 Pair = tuple[str, str]
-"""Method and dataset."""
+"""Names of a method and a dataset."""
 
 
 class Faults:
-    """Faults of a request, each reported once however many cells have it."""
+    """Faults of a request; one that many cells have is reported once."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[Pair]] = {}
         self.hints: list[str] = []
-        """What to do instead; added after the faults."""
+        """Advice on what to do instead, printed after the faults."""
 
     def add(self, error: UserError, *pairs: Pair) -> None:
-        """Notes a fault, of the given cells or of the request as such."""
+        """Add a fault of the given cells, or of the whole request."""
         for line in str(error).splitlines():
             self._found.setdefault(line, set()).update(pairs)
 
     def refuse(self, chosen: list[str], datasets: list[str]) -> None:
-        """Raises one error that lists all faults; silent if there are none."""
+        """Raise one error that lists all faults, if there are any."""
         lines = [_place(pairs, chosen, datasets) + line for line, pairs in self._found.items()]
         if any("--set" in line and "unknown key" in line for line in lines) and len(chosen) > 1:
             lines.append(_HINT)
@@ -56,7 +56,7 @@ class Faults:
 
 
 def _place(pairs: set[Pair], chosen: list[str], datasets: list[str]) -> str:
-    """Which cells a fault belongs to; nothing if to all of them."""
+    """Return which cells a fault belongs to, as the start of a line; empty if it belongs to all."""
     if len(pairs) in (0, len(chosen) * len(datasets)):
         return ""
     at_fault = [name for name in chosen if any(method == name for method, _ in pairs)]
@@ -70,24 +70,24 @@ def _place(pairs: set[Pair], chosen: list[str], datasets: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be run, but for the seed."""
+    """A run that is asked for, without its seed."""
 
     name: str
-    """How faults call it."""
+    """Name in error messages."""
     method: str
     dataset: str
     layers: list[Layer]
-    """Settings over those of the method and of the card."""
+    """Settings that override those of the method and of the card."""
     variant: str = ""
-    """The settings that tell it from others of its method, for people."""
+    """Settings that differ between runs of the same method, as text."""
     seeds: tuple[int, ...] = ()
-    """Its own; none for those of the bench."""
+    """Its own seeds; empty to take those of the bench."""
 
 
 def plan(request: Request) -> list[Cell]:
-    """The cells of a matrix, dataset by dataset and seed by seed; prepares the data, because its digest counts.
+    """Return the cells of a matrix by dataset, then seed; prepares the data, as keys of cells contain its digest.
 
-    Raises one `UserError` with every fault; those of the data come second, because looking at data takes time.
+    Raises one `UserError` with every fault. Data is read, and its faults reported, only if all else is right.
     """
     faults = Faults()
     chosen, datasets = chosen_methods(request.methods, faults), known_datasets(request.datasets or "", faults)
@@ -102,9 +102,9 @@ def plan(request: Request) -> list[Cell]:
 
 
 def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[list[list[Cell]], dict[str, str]]:
-    """The cells of each, one per seed, and a sentence for every dataset that is not here, whose cells are none.
+    """Return the cells of each wanted run, one per seed, and a sentence per dataset that is not on this machine.
 
-    Raises every fault found so far, if there is one.
+    A missing dataset has no cells. Raises every fault found so far, if there is one.
     """
     names = list(dict.fromkeys(one.name for one in wanted))
     datasets = list(dict.fromkeys(one.dataset for one in wanted))
@@ -126,7 +126,7 @@ def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[li
             loaded = load_once(dataset, use_filter=config.filter)
             validation_split(loaded, config)
             described[place] = describe(loaded, config) | {"weights": encoder_weights(config)}
-        except MissingDataError as error:  # a screenful, which has a command of its own
+        except MissingDataError as error:  # the message is long, and `data check` prints it
             first = str(error).splitlines()[0]
             missing[dataset] = f"{first}; `python -m harness data check {dataset}` says what to place where"
         except UserError as error:
@@ -141,7 +141,7 @@ def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[li
 
 
 def in_order(wanted: list[Wanted], cells: list[list[Cell]]) -> list[Cell]:
-    """Cells dataset by dataset and seed by seed, each key once."""
+    """Return the cells by dataset, then seed; of cells with equal keys, the first."""
     ordered = []
     for dataset in dict.fromkeys(one.dataset for one in wanted):
         of_dataset = [of_one for one, of_one in zip(wanted, cells, strict=True) if one.dataset == dataset and of_one]
@@ -150,7 +150,7 @@ def in_order(wanted: list[Wanted], cells: list[list[Cell]]) -> list[Cell]:
 
 
 def chosen_methods(text: str, faults: Faults) -> list[str]:
-    """`a,b`, `all`, `all,-c`: names in the order given, without repetition."""
+    """Parse `--methods` (`a,b`, `all`, `all,-c`) into names in the order given, each once."""
     names: list[str] = []
     left_out: set[str] = set()
     for word in listed(text):
@@ -170,7 +170,7 @@ def chosen_methods(text: str, faults: Faults) -> list[str]:
 
 
 def known_datasets(text: str, faults: Faults) -> list[str]:
-    """`x,y`: names and folders; in `synthetic:train=9,test=9` the comma belongs to the name."""
+    """Parse `--datasets`, `x,y`, into names and folders; in `synthetic:train=9,test=9` the comma is part of a name."""
     names: list[str] = []
     for word in listed(text):
         if re.fullmatch(r"\w+=[^=]*", word) and names and names[-1].startswith("synthetic:"):
@@ -190,7 +190,7 @@ def known_datasets(text: str, faults: Faults) -> list[str]:
 
 
 def parsed_seeds(text: str, faults: Faults) -> list[int]:
-    """`0,1,2`."""
+    """Parse `--seeds` (`0,1,2`) into numbers, each once."""
     words = listed(text)
     wrong = [word for word in words if not (re.fullmatch(r"[0-9]{1,19}", word) and int(word) < 2**63)]
     if wrong or not words:
@@ -199,7 +199,7 @@ def parsed_seeds(text: str, faults: Faults) -> list[int]:
 
 
 def setting_layers(request: Request, chosen: list[str], faults: Faults) -> dict[str, list[Layer]]:
-    """What was given on the command line, for each method."""
+    """Return the settings given on the command line as layers, by method."""
     layers: dict[str, list[Layer]] = {method: [] for method in chosen}
     for text in request.settings:
         method = text.partition("=")[0].rpartition(":")[0]
@@ -223,7 +223,7 @@ def setting_layers(request: Request, chosen: list[str], faults: Faults) -> dict[
 
 
 def _draft(wanted: Wanted) -> tuple[RunConfig, dict[str, Any]]:
-    """The settings of a cell but for its seed, and those of them that were given."""
+    """Return the resolved settings of a run without its seed, and those of them that were given."""
     try:
         params = load_method(wanted.method).params
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""A bench at work: cells as jobs of the runner, and the group run that each dataset has in MLflow.
+"""Run a bench: its cells as jobs of the runner, and one group run per dataset in MLflow.
 
-    <folder of runs>/bench-logs/<cell>.log          what the job of a cell wrote
+    <folder of runs>/bench-logs/<cell>.log          standard error of a cell's job
     <folder of runs>/benches/<bench>-<dataset>/     events.jsonl: cells as they end, how many are done and failed
-                                                    parent.json: what the runs are given
+                                                    parent.json: the group, for `run --parent` of each cell
                                                     comparison.md, .csv: all cells, also those done before
 
 A job holds the lock of its cell, and inherits it: if the bench is killed (SIGKILL, out of memory), the job goes on, and
@@ -47,7 +47,7 @@ _NAME_WIDTH = 80
 
 
 class Bench(Work):
-    """The cells of a bench as work for the runner; `states` say what became of each."""
+    """The cells of a bench as work for the runner; `states` keep the status of each."""
 
     def __init__(self, states: list[State], store: RunStore, groups: "GroupRuns", *, workers: int, track: str) -> None:
         self._states, self._store, self._groups, self._track = states, store, groups, track
@@ -64,15 +64,15 @@ class Bench(Work):
         self.display = Display("cells", columns, self.rows, workers=workers, earlier=seconds)
 
     def rows(self) -> list[Row]:
-        """The cells for the display."""
+        """Return the cells as rows of the display."""
         return [self._row(state) for state in self._states]
 
     def begin(self) -> None:
-        """Show what was done before."""
+        """Print how many cells were done before."""
         self.display.refresh()
 
     def next(self) -> Job | None:
-        """The job of the next cell that nobody else has done or is doing."""
+        """Return the job of the next cell that no other process has done or is running; None if no cell waits."""
         while self._waiting:
             state = self._waiting.popleft()
             job = self._job(state)
@@ -82,38 +82,38 @@ class Bench(Work):
         return None
 
     def not_started(self, job: Job, error: OSError) -> None:
-        """The cell has failed."""
+        """Mark the cell as failed."""
         state = self.dropped(job)
         state.status, state.reason = "failed", f"could not be started: {error.strerror or error}"
         self._changed(state)
 
     def ended(self, job: Job, code: int) -> None:
-        """Judge the cell, then let others have it."""
+        """Set the cell's status, then release its lock."""
         self._judge(self._running[job.name], job, code)
         self._changed(self.dropped(job))
 
     def dropped(self, job: Job) -> State:
-        """Unlock the cell."""
+        """Release the lock of the job's cell; returns its status."""
         self._locks.pop(job.name).release()
         return self._running.pop(job.name)
 
     def over(self) -> bool:
-        """Whether every cell was begun."""
+        """Return whether no cell waits to be begun."""
         return not self._waiting
 
     def finish(self) -> None:
-        """Take what other processes have finished meanwhile."""
+        """Take the results of cells that other processes have finished meanwhile."""
         for state in self._states:
             if state.status == "running elsewhere" and (record := self._store.look(state.cell).done):
                 state.finish(record)
                 self._changed(state)
 
     def close(self, error: BaseException | None) -> None:
-        """Remove what jobs printed."""
+        """Remove the temporary files with settings and output of jobs."""
         self._scratch.cleanup()
 
     def _job(self, state: State) -> Job | None:
-        """The job of a cell; None if somebody else has done or is doing its work."""
+        """Return the job of a cell, and lock the cell; None if it is done or runs in another process."""
         cell, log = state.cell, log_path(self._store.folder, state.cell)
         descriptors: list[int] = []
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class Bench(Work):
         return Job(cell.name, tuple(words), log, output, holds=tuple(descriptors))
 
     def _judge(self, state: State, job: Job, code: int) -> None:
-        """What became of a cell whose job has ended."""
+        """Set the status of a cell whose job has ended."""
         record = _printed_record(job) if code == 0 else None
         state.seconds = state.took = time.monotonic() - state.began
         if record is not None:
@@ -200,9 +200,9 @@ def run_bench(
 def command(
     cell: Cell, runs: Path, track: str, resume: str | None, scratch: Path, parent: Path | None = None
 ) -> list[str]:
-    """The command line of a cell; settings go through a file, so that they arrive as they are.
+    """Return the command line of a cell; settings go through a file, so that they keep their types.
 
-    A run that is resumed keeps the group it began with.
+    A resumed run keeps the group run it began with.
     """
     place = ["--out", str(runs), "--track", track, "--json"]
     start = [sys.executable, "-m", "harness", "run"]
@@ -219,7 +219,7 @@ def command(
 
 
 def _printed_record(job: Job) -> RunRecord | None:
-    """The record that a job printed, if it did."""
+    """Return the record that a job printed; None if it printed none."""
     try:
         return RunRecord.model_validate_json(job.output.read_bytes()) if job.output else None
     except (OSError, ValidationError):
@@ -227,7 +227,7 @@ def _printed_record(job: Job) -> RunRecord | None:
 
 
 def _format(state: State, figures: dict[str, str]) -> str:
-    """A status with its figures, or its reason."""
+    """Format a status with its figures, or with its reason."""
     parts: list[str] = [state.status]
     if state.status == "done":
         parts += [f"{name} {value}" for name, value in figures.items()]
@@ -237,7 +237,7 @@ def _format(state: State, figures: dict[str, str]) -> str:
 
 
 def _alike(config: dict[str, Any], dataset: str) -> Alike:
-    """Other seeds of the same run, then the same method with other settings, then anything on the dataset."""
+    """Return keys of similar runs for the time left: other seeds of the run first, any run on the dataset last."""
     method, encoder = config["method"], config["encoder"]
     return (dataset, method, encoder, settings_of(config)), (dataset, method, encoder), (dataset, method), (dataset,)
 
@@ -245,24 +245,24 @@ def _alike(config: dict[str, Any], dataset: str) -> Alike:
 class GroupRuns:
     """The group runs of a bench in MLflow, one per dataset that has something to run; open while the bench runs.
 
-    They are for MLflow alone, so with `--track none` there are none. A full disk costs the group run, never the bench.
+    With `--track none` there are none. If the disk is full, the group run ends and the bench goes on.
     """
 
     def __init__(self, request: Request, states: list[State], runs: Path, track: str) -> None:
         self._request, self._states, self._runs, self._track = request, states, runs, track
         self._groups: dict[str, GroupLog] = {}
         self._steps: Counter[str] = Counter()
-        """The last step of each log."""
+        """Last step of each group's log, by dataset."""
         self.stopped = False
-        """Whether somebody said stop, so that the group runs end as killed."""
+        """Whether the bench was stopped by a signal, so that its group runs end as killed."""
 
     def file_of(self, cell: Cell) -> Path | None:
-        """What `run --parent` takes for a cell."""
+        """Return the file that `run --parent` takes for a cell; None if there is no group run."""
         group = self._groups.get(cell.data_name)
         return group.folder / "parent.json" if group else None
 
     def changed(self, state: State) -> None:
-        """Log what became of a cell, and the counts of its dataset."""
+        """Log how a cell ended, and how many of its dataset are done or failed."""
         dataset = state.cell.data_name
         if dataset not in self._groups or state.status in ("waiting", *RUNNING):
             return
@@ -275,7 +275,7 @@ class GroupRuns:
             self._groups[dataset].metrics(counts, step=self._steps[dataset])
 
     def compare(self, tables: Callable[[list[State]], list[Table]]) -> None:
-        """Write the comparison of each dataset: `tables` makes it from the states of one."""
+        """Write the comparison of each dataset; `tables` makes its tables from the states of that dataset's cells."""
         for dataset, group in list(self._groups.items()):
             states = self._of(dataset)
             if not any(state.record for state in states):
@@ -310,7 +310,7 @@ class GroupRuns:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # the jobs did not wait until MLflow has everything of them
+        # jobs end before all their events are in MLflow
         ran = [self._runs / state.run_id for state in self._states if state.attempt and state.run_id]
         if self._groups and (late := wait_for(ran)):
             print(  # noqa: T201
@@ -329,7 +329,7 @@ class GroupRuns:
 
     @contextmanager
     def _sparing(self, dataset: str) -> Iterator[None]:
-        """A fault of the disk ends the group run of a dataset, with a warning."""
+        """Turn an `OSError` into a warning, and go on without the group run of the dataset."""
         try:
             yield
         except OSError as error:
@@ -339,14 +339,14 @@ class GroupRuns:
 
 
 def _cell_event(state: State) -> dict[str, Any]:
-    """A cell for a log that may travel: folders by name alone."""
+    """Return the status of a cell for a log that leaves this machine: folders by name, without paths."""
     values = {key: value for key, value in state.as_dict().items() if key != "metrics"}
     names = {"dataset": state.cell.data_name, "encoder": recorded_name(state.cell.config.encoder)}
     return values | names | {"reason": without_paths(state.reason) or None}
 
 
 def _params(request: Request) -> dict[str, Any]:
-    """What the user asked for, without what is absent."""
+    """Return the arguments of the bench that are not empty."""
     given = {
         "methods": request.methods,
         "datasets": ",".join(map(recorded_name, (request.datasets or "").split(","))),

@@ -21,7 +21,7 @@ from harness.settings.identity import fixed, key
 
 
 def key_of(config: dict[str, Any], dataset: dict[str, Any], metric_version: int, identity: str | None) -> str:
-    """What decides the numbers of a run; two runs with one key are the same run.
+    """Return the hash of all that decides a run's result; runs with equal keys are the same run.
 
     `config` and `dataset` are as recorded. `identity` is the hash of the encoder's weights. It counts for a model
     folder alone, because a folder is recorded by its last name and other weights may lie in another one of that name.
@@ -32,7 +32,7 @@ def key_of(config: dict[str, Any], dataset: dict[str, Any], metric_version: int,
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run folder, or a record file, as far as a bench needs it."""
+    """What a bench reads of a run folder or a record file."""
 
     path: Path
     """The run folder; for a record file, that file."""
@@ -41,27 +41,27 @@ class StoredRun:
     key: str
     config: dict[str, Any]
     record: RunRecord | None = None
-    """None for one that was cut off."""
+    """None for a run that was interrupted before it wrote one."""
 
     @property
     def finished(self) -> bool:
-        """Whether it has figures."""
+        """Whether the run has finished, and so has metrics."""
         return self.record is not None and self.record.status == "finished"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What there is for a cell: a finished run, a run of another process, one to resume, or none of these."""
+    """What the store has for a cell: a finished run, one that another process runs, one to resume, or none."""
 
     done: RunRecord | None = None
     elsewhere: str | None = None
-    """Who works on it, as a sentence."""
+    """What holds the cell, in words, if another process runs it."""
     resumable: str | None = None
-    """A run id."""
+    """Id of an interrupted run that can be resumed."""
 
     @property
     def status(self) -> str:
-        """In one or two words."""
+        """done, running elsewhere, resumable or missing."""
         if self.done:
             return "done"
         return "running elsewhere" if self.elsewhere else "resumable" if self.resumable else "missing"
@@ -71,14 +71,14 @@ class RunStore:
     """The runs of one folder, and what is finished in others; read again for every cell, as processes add to it."""
 
     def __init__(self, folder: Path, known: Sequence[Path] = ()) -> None:
-        """Runs go to `folder`; those that are finished in one of the folders `known` count, too."""
+        """Open a store whose runs go to `folder`; finished runs in the folders `known` count too."""
         self.folder = folder
         others = {path.resolve(): None for path in known if path.resolve() != folder.resolve()}
         self._known = [RunStore(results_folder(path)) for path in others]
         self._read: dict[Path, tuple[int, StoredRun | None]] = {}
 
     def look(self, cell: Cell, *, anew: bool = False) -> Found:
-        """What there is for a cell; `anew` leaves interrupted runs alone."""
+        """Return what there is for a cell; with `anew`, interrupted runs are not resumed."""
         runs = self._of(cell.key)
         for run in chain(runs, *(store._of(cell.key) for store in self._known)):
             if run.finished:
@@ -93,21 +93,21 @@ class RunStore:
         return Found()
 
     def _of(self, key: str) -> list[StoredRun]:
-        """The runs of a key in this folder, the newest first."""
+        """Return the runs of a key in this folder, the newest first."""
         runs = (run for run in self._runs() if run.key == key)
         return sorted(runs, key=lambda run: (run.started, run.run_id), reverse=True)
 
     def finished(self) -> list[RunRecord]:
-        """Records of all finished runs, of whatever settings."""
+        """Return the records of all finished runs, of any settings."""
         own = [run.record for run in self._runs() if run.record and run.finished]
         return own + [record for store in self._known for record in store.finished()]
 
     def newest(self, key: str) -> str | None:
-        """The id of the last run of a key, whatever became of it."""
+        """Return the id of the newest run of a key, finished or not; None if there is none."""
         return next((run.run_id for run in self._of(key)), None)
 
     def _runs(self) -> list[StoredRun]:
-        """Every readable run; a file is read again only when it has changed."""
+        """Return every readable run; a file is read again only if it has changed."""
         logs = {path.parent for path in self.folder.glob("*/events.jsonl")}
         folders = logs | {path.parent for path in self.folder.glob("*/record.json")}
         now = {}
@@ -124,7 +124,7 @@ class RunStore:
 
 @cache
 def _kept(file: Path) -> list[StoredRun]:
-    """The runs of a Parquet file of results, read once."""
+    """Return the runs of a Parquet file of results, read once."""
     return [_of_record(file, one) for one in stored_records(file)]
 
 
@@ -134,7 +134,7 @@ def _of_record(path: Path, one: RunRecord) -> StoredRun:
 
 
 def _changed(path: Path) -> int:
-    """When a file was last written, 0 if it is not there."""
+    """Return when a file was last written, in nanoseconds; 0 if there is none."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _read_run(path: Path, record: Path, recorded_already: bool) -> StoredRun | N
     try:
         one = read_record(record)
     except UserError as error:
-        if record.exists():  # else a process has just taken it up
+        if record.exists():  # else a process has just resumed the run
             reason = str(error).splitlines()[0]
             print(f"warning: left out a damaged record. {printable(reason)}", file=sys.stderr)  # noqa: T201
         return None
@@ -155,7 +155,7 @@ def _read_run(path: Path, record: Path, recorded_already: bool) -> StoredRun | N
 
 
 def _unfinished(folder: Path) -> StoredRun | None:
-    """A run without a record, from the first line of its log; None if it was killed before it wrote one."""
+    """Return a run without a record from the first line of its log; None if it was killed before it wrote that line."""
     start = first_event(folder / "events.jsonl") or {}
     try:
         mark = key_of(start["config"], start["dataset"], start["metric_version"], start["encoder"]["identity"])
@@ -165,7 +165,7 @@ def _unfinished(folder: Path) -> StoredRun | None:
 
 
 def _worth_taking_up(run: StoredRun) -> bool:
-    """Whether to go on with an interrupted run.
+    """Return whether to resume an interrupted run.
 
     One that failed is resumed once, from its last checkpoint: what was wrong may be gone, a full disk for instance. If
     it fails again, the fault may lie in what was saved, so it is begun anew.

@@ -1,6 +1,6 @@
-"""Published tables as benches: a row is a cell per seed, and afterwards our figure beside the paper's.
+"""Run published tables as a bench: a row has one cell per seed, and then our figure beside the paper's.
 
-Which run a row is on which dataset: `harness.report.published`. Every way of scoring is measured in one run, so rows
+`harness.report.published` says which run a row is on a dataset. A run measures all its scorers, so rows
 that differ in the scorer alone share their cells. Rows that are the same run and the same scorer are one row.
 """
 
@@ -48,12 +48,12 @@ class Planned:
     """One per seed; none for a row that cannot be run."""
 
     def filled(self, records: dict[str, RunRecord]) -> RowResult:
-        """The row with its runs; `records` go by the key of their cell."""
+        """Return the row with its runs from `records`, which are by key of a cell."""
         done = tuple(records[cell.key] for cell in self.cells if cell.key in records)
         return replace(self.row, records=done, wanted=len(self.cells))
 
     def as_dict(self, records: dict[str, RunRecord]) -> dict[str, Any]:
-        """For programs."""
+        """Return the row as plain values for `--json`; `records` are by key of a cell."""
         row = self.filled(records)
         ours = {column: measured(row, column) for column in shown_columns(TableResult(row.table, row.dataset, (row,)))}
         return {
@@ -75,17 +75,17 @@ class Planned:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What is to be run for the tables, and what becomes of it."""
+    """Cells to run for published tables, and the rows that are made of them."""
 
     cells: list[Cell]
     rows: list[Planned]
-    """In the papers' order, dataset by dataset."""
+    """Rows by dataset, in the papers' order."""
     left_out: list[str]
     """A sentence per dataset that is not on this machine."""
 
 
 def plan_tables(request: Request) -> TablePlan:
-    """The cells of published tables; raises one `UserError` with every fault, or if nothing can be run."""
+    """Return cells and rows of published tables; raises one `UserError` with every fault, or if nothing can be run."""
     faults = Faults()
     tables = _named_tables(request.tables or "", faults)
     datasets = None if request.datasets is None else known_datasets(request.datasets, faults)
@@ -98,7 +98,7 @@ def plan_tables(request: Request) -> TablePlan:
     for row in runnable:
         one = wanted.setdefault(row.run, _wanted(row, layers))
         own = row.table.seeds.get(row.dataset, [0]) if given is None else []
-        wanted[row.run] = replace(one, seeds=tuple(dict.fromkeys([*one.seeds, *own])))  # of all tables that have it
+        wanted[row.run] = replace(one, seeds=tuple(dict.fromkeys([*one.seeds, *own])))  # of all tables with this run
     cells, missing = resolved(list(wanted.values()), given or [0], faults)
     by_run = dict(zip(wanted, cells, strict=True))
     if not any(cells):
@@ -130,7 +130,7 @@ def _named_tables(text: str, faults: Faults) -> list[PublishedTable]:
 def _chosen_rows(
     tables: list[PublishedTable], datasets: list[str] | None, request: Request, faults: Faults
 ) -> list[RowResult]:
-    """The rows of the tables that are asked for; one that cannot be run is shown unless methods or rows are named."""
+    """Return the rows asked for; one that cannot be run is left out if methods or rows are named."""
     methods = request.methods
     chosen, every = chosen_methods(methods, faults), "all" in listed(methods) and request.rows is None
     stems = _named_rows(request.rows, tables, faults)
@@ -151,7 +151,7 @@ def _chosen_rows(
 
 
 def _named_rows(text: str | None, tables: list[PublishedTable], faults: Faults) -> list[str]:
-    """Rows by their names without table and dataset; all of them if none are named."""
+    """Return the names of rows, without table and dataset, in `--rows`; all of them if it is None."""
     known = list(dict.fromkeys(row.stem for table in tables for row in table.rows))
     if text is None:
         return known
@@ -164,14 +164,14 @@ def _named_rows(text: str | None, tables: list[PublishedTable], faults: Faults) 
 
 
 def _wanted(row: RowResult, layers: dict[str, list[Layer]]) -> Wanted:
-    """What a row asks to be run."""
+    """Return the run that a row asks for."""
     name, method = f"{row.table.table}/{row.declared[0].stem}", str(row.method)
     own = Layer(f"published {name}", row.settings)
     return Wanted(name, method, row.dataset, [own, *layers[method]], row.variant)
 
 
 def merged(rows: list[Planned]) -> list[Planned]:
-    """Rows that became the same run and the same scorer as one row, in the place of the first."""
+    """Join rows with the same runs and scorer into one, in the place of the first."""
     found: dict[Any, Planned] = {}
     for planned in rows:
         row, keys = planned.row, tuple(cell.key for cell in planned.cells)
@@ -183,7 +183,7 @@ def merged(rows: list[Planned]) -> list[Planned]:
 
 
 def as_results(rows: list[Planned], states: list[State]) -> list[TableResult]:
-    """One table per published table and dataset, with the rows in the paper's order."""
+    """Return one result per published table and dataset, with the rows in the paper's order."""
     records = {state.cell.key: state.record for state in states if state.record}
     groups: dict[tuple[str, str], list[RowResult]] = {}
     for planned in rows:
@@ -194,11 +194,11 @@ def as_results(rows: list[Planned], states: list[State]) -> list[TableResult]:
 
 
 def as_tables(rows: list[Planned], states: list[State]) -> list[Table]:
-    """The figures there are, with the papers' beside them."""
+    """Return tables of the figures there are, with the papers' beside them."""
     return [as_table(table, Results(())) for table in as_results(rows, states)]
 
 
 def remarks_on(rows: list[Planned]) -> list[str]:
-    """What a reader should know about rows, each sentence once."""
+    """Return remarks about rows, such as slips of the paper, each once."""
     found = {f"{table.declared.table} {remark}": None for table in as_results(rows, []) for remark in remarks(table)}
     return list(found)

@@ -1,4 +1,4 @@
-"""From what the user typed to a checked plan: everything that can be known to be wrong is found before a trial runs."""
+"""Turn a request into a checked plan; every fault that can be known before a trial runs is found here."""
 
 import re
 from typing import Any
@@ -29,11 +29,11 @@ _VALIDATION_SHARE = 0.1
 _CHECKPOINT_SECONDS = 10.0
 _ON_TEST_ROWS = "a sweep judges its trials on validation rows, never on test rows; leave it out"
 _MOST_TRIALS = 10_000
-"""Every one is a row of the queue and a run folder."""
+"""Most trials of a sweep; each is a row in the database and a run folder."""
 
 
 def make_plan(request: Request, timing: Timing) -> Plan:
-    """A plan, or one `UserError`; prepares the data, because its digest counts."""
+    """Return the plan of a request, or raise `UserError`; prepares the data, as the study's identity has its digest."""
     _check_names(request)
     study = _study_name(request)
     folder = study_folder(study, request.out)
@@ -83,7 +83,7 @@ def _check_names(request: Request) -> None:
 
 
 def _study_name(request: Request) -> str:
-    """The name given, or method and dataset with whatever cannot stand in the name of a folder made a dash."""
+    """Return the name given, or method and dataset with dashes for what a folder's name cannot have."""
     if request.study is not None:
         return checked_name("study", request.study)
     words = f"{request.method}-{recorded_name(request.dataset).removeprefix('./')}"
@@ -93,7 +93,7 @@ def _study_name(request: Request) -> str:
 def _shared_settings(
     request: Request, given: list[Layer], objectives: tuple[str, ...]
 ) -> tuple[list[Layer], RunConfig]:
-    """The layers of every trial, and what they resolve to before a point is drawn."""
+    """Return the layers of settings that all trials share, and the config they resolve to."""
     own: dict[str, Any] = {"evaluate": "validation", "seed": request.seed, "tracking": {"model": "never"}}
     before, origins = resolve_config(request.method, request.dataset, given)
     validation: dict[str, Any] = {} if before.validation.size else {"size": _VALIDATION_SHARE}
@@ -105,7 +105,7 @@ def _shared_settings(
             "out, or name it with --objective"
         )
     own["validation"] = {**validation, "metric": objectives[0]}
-    if origins["checkpoint.min_seconds"] == "default":  # a trial that is killed should not begin anew
+    if origins["checkpoint.min_seconds"] == "default":  # so that a killed trial need not begin anew
         own["checkpoint"] = {"min_seconds": _CHECKPOINT_SECONDS}
     layers = [Layer("sweep", own), *given]
     return layers, resolve_config(request.method, request.dataset, layers)[0]
@@ -123,7 +123,7 @@ def _space(request: Request, given: list[Layer], layers: list[Layer]) -> Space:
 
 
 def _lowest(space: Space) -> dict[str, Any]:
-    """Some value of every range."""
+    """Return one value of every range: the low end or the first choice."""
     return {name: one.choices[0] if one.choices else one.low for name, one in space.items()}
 
 
@@ -142,7 +142,7 @@ def _check_objectives(objectives: tuple[str, ...], config: RunConfig, dataset: D
 def _identity(
     request: Request, config: RunConfig, space: Space, objectives: tuple[str, ...], dataset: Dataset
 ) -> dict[str, Any]:
-    """What two sweeps must have in common to work on one study."""
+    """Return what two sweeps must have in common to work on the same study."""
     data = describe(dataset, config)
     fixed = {key: value for key, value in recorded(config).items() if key not in _FREE}
     return {

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 BEST = "best.yaml"
 _PLOT_SECONDS = 60.0
-"""Between two drawings of the plots."""
+"""Seconds between two drawings of the plots."""
 _COLUMNS = ("trial", "slot", "state")
 _MORE_COLUMNS = ("started", "seconds", "epochs", "attempts", "run_id", "reason")
 _OF_TRIALS = ("evaluate", "validation")
 
 
 class Results:
-    """What a study came to, in its folder; `write` is cheap enough to be called after every trial.
+    """Writes the results of a study into its folder; `write` is cheap enough to be called after every trial.
 
     A sweep calls `note` while it runs and `close` at the end. Several sweeps of one machine may work on one study: one
     of them writes its folder, and if that one ends first, the next.
@@ -56,7 +56,7 @@ class Results:
         self._drawn = time.monotonic()
 
     def as_dict(self) -> dict[str, Any]:
-        """The study as plain values."""
+        """Return the study as plain values, the content of study.json."""
         plan = self._plan
         found = slots(self._study, plan, beyond=True)
         best = best_slots(found)
@@ -75,16 +75,16 @@ class Results:
         }
 
     def write(self) -> list[Path]:
-        """Write study.json, trials.csv and the best settings; returns what a tracker should have."""
+        """Write study.json, trials.csv and the best settings; returns the files to upload to MLflow."""
         plan, metadata = self._plan, self.as_dict()
         write_json(plan.folder / STUDY_FILE, metadata)
         table = plan.folder / "trials.csv"
         write_text(table, _as_csv(metadata, list(plan.space)))
         best = write_best(plan, metadata)
-        return [table, *(path for path, text in best.items() if "/" not in text)]  # no folder of this machine
+        return [table, *(path for path, text in best.items() if "/" not in text)]  # none with paths of this machine
 
     def draw(self) -> list[Path]:
-        """Draw every plot that the study has something for, but for those that fail; returns the files.
+        """Draw every plot that the study has data for; one that fails is reported and left out. Returns the files.
 
         history, slice, parallel, importance; intermediate with one objective, pareto with two. Plots of a second
         objective end in -2.
@@ -106,7 +106,7 @@ class Results:
         return written
 
     def note(self, found: list[Slot]) -> None:
-        """Take in how the slots stand."""
+        """Log trials that have ended since the last call."""
         log = self._open()
         ended = {slot.number for slot in found if slot.ended}
         if log is None or ended == self._ended:
@@ -120,26 +120,26 @@ class Results:
                     log.metrics(dict(figures), slot.number)
         self._ended = ended
         if best := best_slots(found):
-            # of two objectives the best of each, which need not be one trial's
+            # of two objectives the best of each, maybe of different trials
             columns = zip(*(slot.values for slot in best), strict=True)
             highest = {f"best/{name}": max(column) for name, column in zip(names, columns, strict=True)}
             log.metrics(highest | {"trials/ended": float(len(ended))}, len(ended))
         self._send(log, draw=time.monotonic() - self._drawn > _PLOT_SECONDS)
 
     def close(self, error: BaseException | None) -> None:
-        """Write results and plots as they are now; `error` is what cut the sweep short."""
+        """Write the last results and plots and end the group run; `error` is what ended the sweep early, or None."""
         if self._log is None:
             return
         try:
             self._send(self._log, draw=True)
         finally:
-            wait_for(self._plan.runs.glob("*/"))  # workers do not wait until MLflow has everything of a trial
+            wait_for(self._plan.runs.glob("*/"))  # workers end before all their events are in MLflow
             self._log.__exit__(type(error) if error else None, error, None)
             self._log = None
             self._lock.release()
 
     def _open(self) -> GroupLog | None:
-        """The log, opened if nobody else writes the folder; None if somebody does."""
+        """Return the study's log, opened if needed; None if another sweep writes the folder."""
         if self._log is not None:
             return self._log
         try:
@@ -149,7 +149,7 @@ class Results:
         plan, search = self._plan, self._study.user_attrs["search"]
         events = LogReader(plan.folder / LOG).read() if (plan.folder / LOG).exists() else []
         self._ended = {event["slot"] for event in events if event["event"] == "trial"}
-        # the machine that began the study speaks for it; two that send one group run would end it twice
+        # only the machine that began the study uploads its group run; two would end it twice
         here = self._study.user_attrs.get("host") == socket.gethostname()
         dataset, config = plan.identity["dataset"]["name"], plan.identity["config"]
         params = {
@@ -188,7 +188,7 @@ class Results:
 
 
 def write_best(plan: Plan, metadata: Mapping[str, Any]) -> dict[Path, str]:
-    """Write best.yaml; with two objectives also pareto-<trial>.yaml for every trial that no other one beats.
+    """Write best.yaml; with two objectives also pareto-<trial>.yaml for every trial on the Pareto front.
 
     Files of trials that another one has beaten since are removed. `metadata` are those of `Results.as_dict`; returns
     the settings in each file, as YAML.
@@ -219,7 +219,7 @@ def write_best(plan: Plan, metadata: Mapping[str, Any]) -> dict[Path, str]:
 
 
 def best_settings(plan: Plan, params: Mapping[str, Value]) -> dict[str, Any]:
-    """The config of a final run with what a trial drew, nested."""
+    """Return the settings of a final run with a trial's drawn values, nested."""
     typed = [layer.values for layer in plan.layers[1:]] + ([{"seed": plan.seed}] if plan.seed else [])
     merged, _ = merge(Layer("", _parameters_apart(values)) for values in (*typed, settings_of(params, plan.space)))
     kept = {key: value for key, value in merged.items() if key not in (*_OF_TRIALS, "params")}
@@ -228,14 +228,14 @@ def best_settings(plan: Plan, params: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _parameters_apart(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with every parameter of the method under `params`, so that one written in two ways is one."""
+    """Return settings with every parameter of the method under `params`, whichever way it was written."""
     own = {key: value for key, value in values.items() if key not in RunConfig.model_fields}
     rest = {key: value for key, value in values.items() if key not in own}
     return {**rest, "params": {**rest.get("params", {}), **own}} if own else rest
 
 
 def _as_csv(metadata: dict[str, Any], ranges: list[str]) -> str:
-    """One line per slot, for spreadsheets."""
+    """Format one line per slot as CSV."""
     stream, objectives = io.StringIO(), metadata["objectives"]
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*_COLUMNS, *objectives, *ranges, *_MORE_COLUMNS])

@@ -1,4 +1,4 @@
-"""A sweep at work: workers as jobs of the runner, lost trials put back, the study's folder kept up to date."""
+"""Run a sweep: start workers as jobs, put lost trials back into the queue, keep the study's folder up to date."""
 
 import json
 import os
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 COMMAND = (sys.executable, "-m", "harness.experiments.sweep.worker")
 _STATUS = {"RUNNING": "running", "COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}
-"""What a state is called; all others are `waiting`: one that is LOST waits to be put back."""
+"""Names of states for the user; all others are `waiting`: a LOST one waits to be put back into the queue."""
 _READ_SECONDS = 0.7
-"""Between two looks at the database."""
+"""Seconds between two reads of the database."""
 _REPAIR_SECONDS = 5.0
-"""Between two searches for silent trials."""
+"""Seconds between two searches for lost trials."""
 _OUTAGE_SECONDS = 60.0
-"""How long the sweep waits for a database that does not answer; its workers wait longer."""
+"""Seconds that the sweep waits for a database that does not answer; its workers wait longer."""
 _FAREWELL_SECONDS = 10.0
-"""What a worker may need to end when there is nothing left to do."""
+"""Seconds that workers have to end once every slot has ended."""
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _HOPELESS = 3
-"""So many trials that fail for one reason, and none that does not: the next ones would fail too."""
+"""Failures for the same reason, without any success, after which the sweep stops."""
 
 
 class Sweep(Work):
@@ -47,48 +47,48 @@ class Sweep(Work):
         self._plan, self._study, self._group = plan, study, group
         self._results = Results(plan, study, group)
         self.slots: list[Slot] = []
-        """As last read."""
+        """The slots as last read from the database."""
         self._seen: set[str] = set()
-        """Workers that were seen with a trial."""
+        """Names of workers that have had a trial."""
         self._logs: dict[str, Job] = {}
         self._read = self._repaired = float("-inf")
         self._before: set[int] | None = None
-        """Slots that had ended before this sweep came."""
+        """Numbers of slots that had ended before this sweep began; None until the first read."""
         self._barren = 0
-        """Workers in a row that ended badly before they had a trial."""
+        """Workers in a row that failed before they had a trial."""
         self._trouble: str | None = None
-        """Why the sweep cannot go on."""
+        """Why the sweep stopped by itself; None if it did not."""
         columns = ("trial", "status", "epoch", *plan.objectives, *plan.space, "seconds")
         self.display = Display("trials", columns, self.rows, workers=workers, summary=self._best)
 
     def rows(self) -> list[Row]:
-        """The trials for the display."""
+        """Return the trials as rows of the display."""
         best = best_slots(self.slots)
         return [self._row(slot, best[: 1 if len(self._plan.objectives) == 1 else None]) for slot in self.slots]
 
     def begin(self) -> None:
-        """Fill the queue."""
+        """Put a trial for every slot into the queue."""
         self._ask(lambda: fill(self._study, self._plan, lambda: self.runner.interrupted))
 
     def next(self) -> Job | None:
-        """A worker, if more trials wait than there are workers without one."""
+        """Return a new worker if more trials wait than there are workers without a trial, else None."""
         waiting = sum(slot.state == "WAITING" for slot in self.slots)
         idle = sum(handle.job.name not in self._seen for handle in self.runner.running)
         if idle >= waiting:
             return None
         token = secrets.token_hex(3)
-        name = f"{socket.gethostname()}:{os.getpid()}:{token}"  # tells the workers of all machines apart
+        name = f"{socket.gethostname()}:{os.getpid()}:{token}"  # unique among the workers of all machines
         log = self._plan.folder / "logs" / f"worker-{os.getpid()}-{token}.log"
         order = {"plan": self._plan.as_dict(), "group": self._group, "worker": name}
         self._logs[name] = Job(name, COMMAND, log, order=json.dumps(order).encode())
         return self._logs[name]
 
     def not_started(self, job: Job, error: OSError) -> None:
-        """Without workers there is no sweep."""
+        """Raise the error: without a worker the sweep ends."""
         raise error
 
     def ended(self, job: Job, code: int) -> None:
-        """Free the trials of a worker that is gone; stop if another one would end like it."""
+        """Put back the trials of a worker that has ended; stop if another worker would fail in the same way."""
         self._read = float("-inf")
         asked = self.runner.stopping or code in _STOPPED
         held = self._ask(partial(self._put_back, job.name, give_back if asked else fail))
@@ -102,7 +102,7 @@ class Sweep(Work):
             self._give_up(reason)
 
     def look(self) -> None:
-        """Read how the slots stand, put back what was lost, and tell the display and the folder."""
+        """Read the slots, put back lost trials, and update display and folder."""
         now = time.monotonic()
         if now - self._read < _READ_SECONDS:
             return
@@ -118,24 +118,24 @@ class Sweep(Work):
         self._ask(lambda: self._results.note(self.slots))
         self._stop_if_hopeless()
         if self.over() and self.runner.running and not self.runner.stopping:
-            self.runner.stop(None, _FAREWELL_SECONDS)  # a worker whose trial was given away may never end by itself
+            self.runner.stop(None, _FAREWELL_SECONDS)  # a worker that lost its trial to another may never end by itself
 
     def over(self) -> bool:
-        """Whether every slot has ended."""
+        """Return whether every slot has ended."""
         return all(slot.ended for slot in self.slots)
 
     def finish(self) -> None:
-        """Raise what made the sweep stop, if it stopped by itself."""
+        """Raise `UserError` if the sweep stopped by itself."""
         if self._trouble is not None:
             raise UserError(self._trouble)
 
     def dropped(self, job: Job) -> None:
-        """Put back what the worker held."""
-        with suppress(Exception):  # what cut the sweep short is reported, not this
+        """Return the worker's trial to the queue."""
+        with suppress(Exception):  # the error that ended the sweep is reported, not this one
             self._put_back(job.name, give_back)
 
     def close(self, error: BaseException | None) -> None:
-        """Write the last results."""
+        """Write the results a last time."""
         self._results.close(error)
 
     def _give_up(self, reason: str) -> None:
@@ -143,7 +143,7 @@ class Sweep(Work):
         self.runner.stop(signal.SIGTERM)
 
     def _stop_if_hopeless(self) -> None:
-        """Stop when trials fail one like the other; a number in the reason, such as a step, makes no difference."""
+        """Stop if all trials fail for the same reason; numbers in it, such as a step, are not compared."""
         ended = [slot for slot in self.slots if slot.ended]
         if self._before is None:
             self._before = {slot.number for slot in ended}
@@ -155,7 +155,7 @@ class Sweep(Work):
             )
 
     def _put_back(self, worker: str, put: "Callable[[Study, int], bool]") -> bool:
-        """Free the trials of a worker that is gone; says whether there were any."""
+        """Apply `put` to the trials of a worker that has ended; returns whether it had any."""
         held = held_by(self._study, worker)
         for trial in held:
             put(self._study, trial._trial_id)
@@ -201,7 +201,7 @@ class Sweep(Work):
 
 
 def work_on(plan: Plan, study: "Study", group: str, workers: int) -> tuple[list[Slot], signal.Signals | None]:
-    """Work on a study until every slot has ended; returns how they stand and the signal that cut this short, if any.
+    """Work on a study until every slot has ended; returns the slots, and the signal that ended this early or None.
 
     Raises:
         UserError: The trials cannot succeed, or the database or the disk failed.
@@ -212,19 +212,19 @@ def work_on(plan: Plan, study: "Study", group: str, workers: int) -> tuple[list[
 
 
 def summary(found: list[Slot]) -> str:
-    """How many trials are where, in words."""
+    """Return how many trials are done, running, pruned and failed, in words."""
     words = [_STATUS.get(slot.state, "waiting") for slot in found]
     others = [f"{words.count(word)} {word}" for word in ("running", "pruned", "failed") if word in words]
     return ", ".join([f"{words.count('done')} of {len(words)} trials done", *others])
 
 
 def format_value(value: Any) -> str:
-    """A value of a range, short."""
+    """Format a value of a range, floats with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
 def _figures(slot: Slot) -> list[str]:
-    """The objectives of a slot: at its end, or as last validated."""
+    """Format the objectives of a slot, final or as last validated."""
     trial = slot.current
     if trial is None:
         return []

@@ -1,7 +1,7 @@
-"""The run folders of a study: which belongs to which slot, going on where an earlier attempt stopped, and rebuilding.
+"""The run folders of a study: find those of a slot, resume an earlier attempt, and rebuild a damaged database.
 
-A run says in the first line of its log which study and which slot it belongs to and what was drawn for it. So it is
-found whenever its worker was killed, and the folders are a second copy of the study if its database is damaged.
+The first line of a run's log has its study, its slot and the values drawn for it. So a run is found even if its worker
+was killed, and the folders are a second copy of the study if its database is damaged.
 """
 
 from collections.abc import Iterator
@@ -48,10 +48,10 @@ class TrialRun:
     started: str
     slot: int
     values: dict[str, Any]
-    """The point, by the names of the ranges."""
+    """Drawn values by name of the range."""
 
     def ended(self) -> RunRecord | None:
-        """Its record, if it came to its end."""
+        """Return the record of a finished or pruned run; None for any other."""
         if not (self.folder / "record.json").exists():
             return None
         record = read_record(self.folder)
@@ -59,13 +59,13 @@ class TrialRun:
 
 
 def trial_runs(folder: Path, group: str) -> list[TrialRun]:
-    """All runs of a study in a folder of runs, newest first."""
+    """Return all runs of a study in a folder of runs, newest first; `group` is the study's id."""
     found = [run for log in folder.glob("*/events.jsonl") if (run := _read(log, group))]
     return sorted(found, key=lambda run: (run.started, run.folder.name), reverse=True)
 
 
 def _read(log: Path, group: str) -> TrialRun | None:
-    """A run from the first line of its log; None if it is not of this study."""
+    """Read a run from the first line of its log; None if it is not of this study."""
     start = first_event(log) or {}
     try:
         parent = start["parent"] or {}
@@ -78,10 +78,10 @@ def _read(log: Path, group: str) -> TrialRun | None:
 
 
 def left_behind(plan: Plan, group: str, slot: int, config: RunConfig) -> RunRecord | Earlier | None:
-    """What earlier attempts at a slot left on this machine.
+    """Return what earlier attempts at a slot left on this machine.
 
     Returns:
-        The record of a run that ended without the study knowing; an interrupted run that can be resumed; or None. A
+        The record of a run that ended unknown to the database; an interrupted run that can be resumed; or None. A
         run that a living process holds is left to it, even if that process has been silent for too long.
     """
     for run in trial_runs(plan.runs, group):
@@ -103,7 +103,7 @@ def left_behind(plan: Plan, group: str, slot: int, config: RunConfig) -> RunReco
 def recover(plan: Plan) -> tuple[Path | None, int]:
     """Move the database aside and make a new one; returns where the old one is and how many trials were taken over.
 
-    What had not come to its end waits again, and goes on from its checkpoint.
+    Trials that had not ended wait again, and resume from their checkpoints.
 
     Raises:
         UserError: The study is on a server, a sweep works on it, or there is nothing to rebuild it from.
@@ -116,7 +116,7 @@ def recover(plan: Plan) -> tuple[Path | None, int]:
         if known is None:
             raise UserError(f"{plan.folder} has no study.json, so there is nothing to recover; leave --recover out")
         refuse_another(plan, known.identity)
-        trials = _known_trials(plan, known)  # before the database is moved: they may be refused
+        trials = _known_trials(plan, known)  # before the database is moved, as this may raise
         aside = file.with_name(f"{file.name}.damaged-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}")
         for suffix in _DATABASE_SUFFIXES:
             part = file.with_name(file.name + suffix)
@@ -130,7 +130,7 @@ def recover(plan: Plan) -> tuple[Path | None, int]:
 
 @contextmanager
 def _nobody_at_work(plan: Plan) -> Iterator[None]:
-    """A database that is moved away under a running sweep would take its trials along."""
+    """Raise if a sweep works on the study: its trials would go to the moved database."""
     try:
         with FileLock(plan.folder / WRITER_LOCK, timeout=0):
             yield
@@ -139,7 +139,7 @@ def _nobody_at_work(plan: Plan) -> Iterator[None]:
 
 
 def _known_trials(plan: Plan, known: StudyFile) -> "list[FrozenTrial]":
-    """The trials that the folders and study.json know of; raises `DataError` if one of them cannot be of this study."""
+    """Return the trials in run folders and study.json; raises `DataError` if one cannot be of this study."""
     from optuna.trial import FixedTrial, TrialState, create_trial
 
     runs: dict[int, list[TrialRun]] = {}
@@ -148,14 +148,14 @@ def _known_trials(plan: Plan, known: StudyFile) -> "list[FrozenTrial]":
     rows = known.ended()
     trials = {slot: _from_runs(of_slot, plan.objectives) for slot, of_slot in runs.items()}
     for slot, row in rows.items():
-        if trials.get(slot, {}).get("state") not in ENDED:  # for example one of another machine, whose folder is there
+        if trials.get(slot, {}).get("state") not in ENDED:  # for example one whose run folder is on another machine
             about = {"attempts": row.attempts - 1, "run_id": row.run_id}
             about |= {"reason": row.reason} if row.state == "FAIL" else {}
             trials[slot] = {"state": row.state, "values": row.values, "params": row.params, "user_attrs": about}
     found = []
     for slot, trial in sorted(trials.items()):
         try:
-            ranges = FixedTrial(trial["params"])  # suggesting a point to it declares the ranges as Optuna knows them
+            ranges = FixedTrial(trial["params"])  # `suggest` on it yields the ranges in Optuna's form
             if trial["params"] or trial["state"] == "COMPLETE":
                 suggest(ranges, plan.space)
             if trial.get("values") is not None and len(trial["values"]) != len(plan.objectives):
@@ -171,7 +171,7 @@ def _known_trials(plan: Plan, known: StudyFile) -> "list[FrozenTrial]":
 
 
 def _from_runs(runs: list[TrialRun], objectives: tuple[str, ...]) -> dict[str, Any]:
-    """The trial of a slot from its runs: from the one that ended, else one that waits with the point of the newest."""
+    """Return the trial of a slot: from a run of it that ended, else a waiting one with the newest run's values."""
     for run in runs:
         try:
             record = run.ended()
@@ -183,13 +183,13 @@ def _from_runs(runs: list[TrialRun], objectives: tuple[str, ...]) -> dict[str, A
         about = {"params": run.values, "intermediate_values": curve, "user_attrs": {"run_id": record.run_id}}
         if record.status == "pruned":
             return {"state": "PRUNED", "values": [curve[max(curve)]] if curve else None, **about}
-        if all(name in record.metrics for name in objectives):  # else whoever claims it next says what it lacks
+        if all(name in record.metrics for name in objectives):  # else it waits; the next attempt says what is missing
             return {"state": "COMPLETE", "values": [record.metrics[name] for name in objectives], **about}
     return {"state": "WAITING", "params": runs[0].values}
 
 
 def validation_curve(folder: Path, objective: str) -> dict[int, float]:
-    """The values of a run by epoch, counted from 1 over all stages, from its log; every epoch logs a step."""
+    """Return validation values of a run by epoch, counted from 1 over all stages, from its log."""
     try:
         events = read_events(folder / "events.jsonl")
     except UserError:

@@ -1,4 +1,4 @@
-"""Where a sweep looks: `--over` text -> ranges -> one value each -> settings of a trial.
+"""The search space of a sweep: `--over` text -> ranges -> one value each -> settings of a trial.
 
 An item of `--over` is the name of a range in the `search:` section of methods/<method>.yaml, or a range of its own:
 
@@ -37,17 +37,17 @@ Space = dict[str, SearchRange]
 Value = int | float | str | bool | None
 
 _PAPER_NAMES = ("lambda", "beta", "eta", "tau", "refresh")
-"""What the papers call the parameters that matter most; tau is the temperature, refresh their other tau's period."""
+"""The papers' names of the main parameters; tau is the temperature, refresh the period that they call tau too."""
 _SAME_FOR_ALL = {"method", "dataset", "seed", "filter", "ks", "validation", "evaluate", *marked(SPEED), *marked(RECORD)}
-"""Settings that decide how a trial is measured, or change no result: a value found for them would mean nothing."""
+"""Settings that cannot be searched: they decide how a trial is measured, or change no result."""
 _LARGEST = 1e100
-"""No parameter is larger, and ranges of infinite or uncountable width cannot be drawn from."""
+"""Largest end of a range in size; infinite ranges cannot be drawn from."""
 _MOST_STEPS = 1e9
 _FORMS = "{0}=LOW:HIGH, {0}=LOW:HIGH:log, {0}=LOW:HIGH:step=S or {0}=[A,B]"
 
 
 def default_names(method: str) -> tuple[str, ...]:
-    """What is searched unless `--over` says otherwise: the papers' parameters; all ranges where there are none."""
+    """Return the ranges searched without `--over`: those of the papers' parameters, or all if there are none."""
     declared = search_ranges(method)
     return tuple(name for name in _PAPER_NAMES if name in declared) or tuple(declared)
 
@@ -56,10 +56,10 @@ def parse_over(text: str, method: str, params: type[BaseModel], layers: Sequence
     """Turn the text of `--over` into checked ranges.
 
     Args:
-        text: Comma separated items, see the module.
+        text: Comma separated items, as in the module's docstring.
         method: Name of a method or preset.
-        params: Its parameters.
-        layers: What else the trials are set to (card, command line): values are checked together with these.
+        params: Model of the method's parameters.
+        layers: Other settings of the trials (command line): values are checked together with these.
 
     Raises:
         UserError: Lists every fault of every item.
@@ -89,7 +89,7 @@ def parse_over(text: str, method: str, params: type[BaseModel], layers: Sequence
 
 
 def check_declared(method: str, params: type[BaseModel]) -> Space:
-    """The ranges that a method declares, checked like those of `parse_over`; two of them may set one parameter."""
+    """Return the ranges that a method declares, checked as in `parse_over`; two may set the same parameter."""
     space: Space = {}
     faults: list[str] = []
     for name, given in search_ranges(method).items():
@@ -118,7 +118,7 @@ def suggest(trial: "BaseTrial", space: Space) -> dict[str, Value]:
 
 
 def settings_of(values: Mapping[str, Value], space: Space) -> dict[str, Any]:
-    """Values of ranges as nested settings, ready for a `Layer`."""
+    """Return values of ranges as nested settings, ready for a `Layer`."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         for key in space[name].parameters or (name,):
@@ -131,7 +131,7 @@ def settings_of(values: Mapping[str, Value], space: Space) -> dict[str, Any]:
 
 
 def starts(space: Space, config: RunConfig, points: Sequence[Mapping[str, Value]] = ()) -> tuple[dict[str, Value], ...]:
-    """Points to begin with: the settings as they stand, then `points` that differ; values out of range are left out."""
+    """Return the first points: the settings of `config`, then other `points`; values out of range are left out."""
     settings = {name: _set_to(given, config) for name, given in space.items()}
     known: list[dict[str, Value]] = []
     for point in (settings, *points):
@@ -142,7 +142,7 @@ def starts(space: Space, config: RunConfig, points: Sequence[Mapping[str, Value]
 
 
 def _set_to(given: SearchRange, config: RunConfig) -> Value:
-    """The one value of all parameters of a range; None if they differ."""
+    """Return the value that all parameters of a range have in `config`; None if they differ."""
     first, *others = (_setting(config, key) for key in given.parameters)
     if any(value != first for value in others):
         return None
@@ -173,12 +173,12 @@ def _in_range(value: Value, given: SearchRange) -> bool:
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """A space as JSON values, as a study keeps it."""
+    """Return a space as plain values, as study.json has it."""
     return {name: given.model_dump(mode="json", exclude_defaults=True) for name, given in space.items()}
 
 
 def describe(space: Space) -> list[str]:
-    """One line a range, for example `tau (temperature, temperature_classifier): 0.02 to 0.1, logarithmic`."""
+    """Return one line per range, for example `tau (temperature, temperature_classifier): 0.02 to 0.1, logarithmic`."""
     lines = []
     for name, given in space.items():
         keys = f" ({', '.join(given.parameters)})" if given.parameters not in ((), (name,)) else ""
@@ -192,7 +192,7 @@ def describe(space: Space) -> list[str]:
 
 
 def ends_of(given: SearchRange) -> tuple[int | float, int | float]:
-    """Low and high of a range of numbers."""
+    """Return low and high end of a range of numbers."""
     assert given.low is not None
     assert given.high is not None
     return given.low, given.high
@@ -220,7 +220,7 @@ def _items(text: str) -> Iterator[str]:
 
 
 def _range_of(item: str, declared: Space) -> tuple[str, SearchRange]:
-    """Name and range of one item, not checked yet."""
+    """Return name and range of one item, not checked yet."""
     name, separator, written = (part.strip() for part in item.partition("="))
     name = name if name in declared else _bare(name)
     if separator:
@@ -236,7 +236,7 @@ def _range_of(item: str, declared: Space) -> tuple[str, SearchRange]:
 
 
 def _inline(name: str, written: str) -> SearchRange:
-    """A range from the text after `name=`."""
+    """Parse a range from the text after `name=`."""
     where = f"{name}={written}"
     first, *others = (part.strip() for part in written.split(":"))
     values: dict[str, Any] = {}
@@ -271,7 +271,7 @@ def _number(text: str, where: str) -> int | float:
 def _checked(
     name: str, given: SearchRange, method: str, params: type[BaseModel], layers: Sequence[Layer] = ()
 ) -> SearchRange:
-    """The range with its parameters named and its values of their type.
+    """Return the range with all its parameters named and its values converted to their type.
 
     Raises:
         UserError: The settings of a trial with one of the values would be refused.
@@ -283,7 +283,7 @@ def _checked(
             raise UserError(f"{name}: {key} is the same for all trials of a sweep; --set fixes it")
 
     def resolved(value: Any) -> Any:
-        """What a value becomes as a setting."""
+        """Return the value after validation as a setting."""
         origin = f"{name}={_written(value)}"
         layer = Layer(origin, settings_of({name: value}, {name: given}))
         try:
@@ -306,7 +306,7 @@ def _checked(
 
 
 def _numbers(name: str, given: SearchRange, *resolved: Any) -> dict[str, int | float]:
-    """Low, high and step as numbers of one type: whole ones if the ends are, once `resolved` as settings."""
+    """Return low, high and step as numbers of one type: int if the ends are int once `resolved` as settings."""
     low, high = ends_of(given)
     steps = 1.0 if given.step is None else (high - low) / given.step if given.step > 0 else 0.0
     if not 1 <= steps <= _MOST_STEPS or abs(steps - round(steps)) > 1e-6 * steps:
@@ -317,7 +317,7 @@ def _numbers(name: str, given: SearchRange, *resolved: Any) -> dict[str, int | f
 
 
 def _between(numbers: Mapping[str, int | float], log: bool) -> int | float:
-    """A number of a range that is not its low end: the next one, or one in the middle."""
+    """Return a second number of a range: the one after the low end, or one in the middle."""
     low, high = numbers["low"], numbers["high"]
     if "step" in numbers or isinstance(low, int):
         return low + numbers.get("step", 1)
@@ -338,6 +338,6 @@ def _check_names(keys: tuple[str, ...], config: RunConfig) -> None:
 
 
 def _bare(key: str) -> str:
-    """A parameter without `params.` before it, where no run setting has that name."""
+    """Return a key without `params.` before it, unless a run setting has the rest as its name."""
     rest = key.removeprefix("params.")
     return key if rest.split(".")[0] in RunConfig.model_fields else rest

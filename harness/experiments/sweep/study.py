@@ -1,4 +1,4 @@
-"""The study of a sweep: its database, and joining it.
+"""The study of a sweep: open its database, and begin or join the study in it.
 
 Optuna changes the state of a trial by reading it and then writing it. On PostgreSQL the read takes a lock; SQLite has
 no such lock, and Python's driver begins a transaction only before the write, so two workers could both read WAITING and
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _WAIT_SECONDS = 60.0
-"""How long a transaction waits for that of another process."""
+"""Seconds that a transaction waits for one of another process."""
 _OUTAGE_SECONDS = 300.0
-"""How long a worker waits for a database that does not answer before it gives up."""
+"""Seconds that a worker waits for a database that does not answer before it gives up."""
 _LOCK_KEY = 7_265_013
-"""Of an advisory lock on PostgreSQL; any number that others do not use."""
+"""Key of the advisory lock on PostgreSQL; any number that others do not use."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
 
 
@@ -46,7 +46,7 @@ class StorageOutage(UserError):
 
 
 class StoredSlot(BaseModel, strict=True):
-    """A slot of study.json, as far as it is compared with the database or taken over from."""
+    """A slot in study.json: the fields that are compared with a database or restored into it."""
 
     slot: int
     state: str
@@ -58,14 +58,14 @@ class StoredSlot(BaseModel, strict=True):
 
 
 class StudyFile(BaseModel, strict=True):
-    """What study.json knows of a study."""
+    """The fields of study.json that are read back."""
 
     id: str
     identity: dict[str, Any]
     slots: list[StoredSlot]
 
     def ended(self) -> dict[int, StoredSlot]:
-        """Slots that have ended, by number."""
+        """Return the slots that have ended, by number."""
         return {row.slot: row for row in self.slots if row.state in ENDED}
 
 
@@ -82,13 +82,13 @@ def read_study_file(folder: Path) -> StudyFile | None:
 
 
 def sqlite_file(storage: str) -> Path | None:
-    """The file of an SQLite address; None for a server."""
+    """Return the file of an SQLite address; None for a server."""
     url = _url(storage)
     return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
 
 
 def storage_address(given: str | None, folder: Path) -> str:
-    """The address of a study's database: a file in its folder, unless a server is named."""
+    """Return the address of a study's database: `given`, or a file in its folder."""
     from sqlalchemy.engine import URL
 
     if given is None:
@@ -105,7 +105,7 @@ def storage_address(given: str | None, folder: Path) -> str:
 
 
 def shown_address(storage: str) -> str:
-    """An address without the password."""
+    """Return an address without its password."""
     return _url(storage).render_as_string(hide_password=True)
 
 
@@ -120,7 +120,7 @@ def _url(storage: str) -> "URL":
 
 
 def open_study(plan: Plan, *, create: bool = False) -> "Study":
-    """The study of a plan; its sampler and pruner are set for every trial anew.
+    """Open the study of a plan; sampler and pruner are set anew for every trial.
 
     Raises:
         UserError: The database is damaged, does not answer, or has no such study.
@@ -130,7 +130,7 @@ def open_study(plan: Plan, *, create: bool = False) -> "Study":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = open_storage(plan)
     if create:
-        # all metrics of ours are better when larger
+        # larger is better in all our metrics
         upwards = [optuna.study.StudyDirection.MAXIMIZE for _ in plan.objectives]
         return optuna.create_study(storage=storage, study_name=plan.study, directions=upwards, load_if_exists=True)
     try:
@@ -140,7 +140,7 @@ def open_study(plan: Plan, *, create: bool = False) -> "Study":
 
 
 def open_storage(plan: Plan) -> "BaseStorage":
-    """The database of a plan; tables are made if there are none, which only one process may do: see `alone`."""
+    """Open the database of a plan; makes its tables if there are none, which one process at a time may do (`alone`)."""
     from optuna.exceptions import ExperimentalWarning
     from optuna.storages import RDBStorage, get_storage
 
@@ -175,11 +175,11 @@ def _one_at_a_time(storage: "RDBStorage") -> None:
     def begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    storage.engine.dispose()  # connections from before know nothing of this
+    storage.engine.dispose()  # connections opened before lack these listeners
 
 
 def _require_sound(plan: Plan, file: Path) -> None:
-    """Refuse a damaged SQLite file; an absent one is fine."""
+    """Raise if an SQLite file is damaged; it may be absent."""
     if not file.exists():
         return
     try:
@@ -195,7 +195,7 @@ def _require_sound(plan: Plan, file: Path) -> None:
 
 @contextmanager
 def alone(plan: Plan) -> Iterator[None]:
-    """Keep other sweeps from beginning or joining the study meanwhile, on this machine and through its server.
+    """Inside the block, no other sweep on this machine or on the same server begins or joins a study.
 
     Two that make the tables of a database at once collide, and two that begin one study would each give it an id.
     """
@@ -213,7 +213,7 @@ def alone(plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def _connecting(plan: Plan) -> Iterator[None]:
-    """Turn what a driver raises into one line."""
+    """Turn errors of a database driver into a `UserError` of one line."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -229,7 +229,7 @@ def _connecting(plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def _reading(plan: Plan) -> Iterator[None]:
-    """Turn what Optuna makes of rows that it did not write, or that contradict each other, into one line.
+    """Turn what Optuna raises on damaged or contradictory rows into a `UserError` of one line.
 
     Every page of such a file may be in order: of a transaction that was cut off, a part was undone. Optuna keeps JSON
     in its tables; anything else there, a pickle say, is reported and not looked into.
@@ -249,7 +249,7 @@ def _reading(plan: Plan) -> Iterator[None]:
 
 
 def _damaged(plan: Plan, what: str) -> UserError:
-    """The error for a database that lost something."""
+    """Return the error for a database that is damaged or has lost trials."""
     file = sqlite_file(plan.storage)
     if file is None:
         return UserError(
@@ -264,7 +264,7 @@ def _damaged(plan: Plan, what: str) -> UserError:
 
 
 def patiently(call: Callable[[], Result], seconds: float = _OUTAGE_SECONDS) -> Result:
-    """Call again while the database does not answer."""
+    """Call, and call again while the database does not answer, for at most so many seconds."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import OperationalError
 
@@ -280,13 +280,13 @@ def patiently(call: Callable[[], Result], seconds: float = _OUTAGE_SECONDS) -> R
 
 
 def _first_line(error: BaseException) -> str:
-    """The cause of a database error; Optuna's own words come without it."""
+    """Return the first line of the database driver's message; Optuna's own message does not contain it."""
     cause = error.__cause__ or error
     return str(getattr(cause, "orig", None) or cause).strip().splitlines()[0]
 
 
 def join(plan: Plan) -> "tuple[Study, str]":
-    """The study of a plan and its id, begun if there is none.
+    """Return the study of a plan and its id; begins it if there is none.
 
     Raises:
         UserError: There is one of that name for something else, or its database has lost trials.
@@ -307,7 +307,7 @@ def join(plan: Plan) -> "tuple[Study, str]":
             group = str(attributes["id"])
         refuse_another(plan, identity)
         here = str(describe_search(plan)["optuna"])
-        if began.partition(".")[0] != here.partition(".")[0]:  # its samplers are others of the same name
+        if began.partition(".")[0] != here.partition(".")[0]:  # a sampler of the same name may draw differently there
             raise UserError(
                 f"study {plan.study!r} was begun with Optuna {began}, here is {here}, which searches differently; "
                 "install that version, or take another --study"
@@ -317,7 +317,7 @@ def join(plan: Plan) -> "tuple[Study, str]":
 
 
 def begin_study(study: "Study", plan: Plan, group: str | None) -> None:
-    """Write into a new study what it is; `group` is the id by which its runs know it, None for a new one."""
+    """Write identity and id into a new study; `group` is the id that its runs have, None to make a new one."""
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     attributes = {
         "id": group or f"{moment}-sweep-{plan.study[:60]}-{secrets.token_hex(2)}",
@@ -333,7 +333,7 @@ def begin_study(study: "Study", plan: Plan, group: str | None) -> None:
 
 
 def refuse_another(plan: Plan, known: dict[str, Any]) -> None:
-    """Refuse a study that was begun for something else, field by field."""
+    """Raise if a study has another identity than the plan, listing every difference."""
     lines = differences(_upgraded(known), _upgraded(plan.identity))
     if lines:
         raise UserError(
@@ -342,13 +342,13 @@ def refuse_another(plan: Plan, known: dict[str, Any]) -> None:
 
 
 def _upgraded(identity: dict[str, Any]) -> dict[str, Any]:
-    """The identity of a study, with settings that it is too old to have."""
+    """Return a study's identity with settings added that did not exist when it was begun."""
     config = identity.get("config")
     return identity | {"config": upgrade(config)} if isinstance(config, dict) else identity
 
 
 def _refuse_lost(plan: Plan, study: "Study", known: StudyFile | None) -> None:
-    """Refuse a database with fewer ended trials than it once had, or with less of one of them."""
+    """Raise if a database lacks an ended trial that study.json has, or parts of one."""
     ended = known.ended() if known else {}
     with _reading(plan):
         found = {slot.number: slot for slot in slots(study, plan, beyond=True)}
@@ -358,7 +358,7 @@ def _refuse_lost(plan: Plan, study: "Study", known: StudyFile | None) -> None:
 
 
 def _still_there(slot: Slot, row: StoredSlot) -> bool:
-    """Whether a database has what study.json knows of an ended slot.
+    """Return whether a database still has an ended slot of study.json.
 
     One that failed may run again by now, if its worker had died and more attempts are allowed; its slot is still there.
     """

@@ -1,4 +1,4 @@
-"""The trials of a sweep as a queue in its database: N slots that wait, are claimed and end; who draws their points.
+"""The trials of a sweep as a queue in its database: N slots wait, are claimed and end; samplers draw their points.
 
 A slot is one of the trials that were asked for, through all its attempts; each attempt is a trial of Optuna's. It is
 done when one of them is COMPLETE, PRUNED, or FAIL for a `reason`. A trial that is FAIL without one was lost: its worker
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 DUPLICATE = "another trial has this slot"
 ENDED = ("COMPLETE", "PRUNED", "FAIL")
-"""States of a slot that nothing more will come of."""
+"""States of a slot that has ended."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One of the trials that were asked for, through all its attempts."""
+    """One of the N trials that were asked for, with all attempts at it."""
 
     number: int
     trials: "tuple[FrozenTrial, ...]"
-    """By number; those that were dropped as duplicates are left out."""
+    """Trials by number; those dropped as duplicates are left out."""
     max_retry: int
-    """How often it may be lost and still be put back."""
+    """How often a lost trial of it is put back into the queue."""
 
     @property
     def current(self) -> "FrozenTrial | None":
@@ -53,7 +53,7 @@ class Slot:
 
     @property
     def state(self) -> str:
-        """WAITING, RUNNING, COMPLETE, PRUNED, LOST for one to be put back, or FAIL, also for one lost too often."""
+        """WAITING, RUNNING, COMPLETE, PRUNED, LOST (to be put back) or FAIL (an error, or lost too often)."""
         trial = self.current
         if trial is None:
             return "LOST"
@@ -62,7 +62,7 @@ class Slot:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the slot has ended."""
         return self.state in ENDED
 
     @property
@@ -72,19 +72,19 @@ class Slot:
 
     @property
     def values(self) -> list[float]:
-        """The objectives; empty while there are none."""
+        """Values of the objectives; empty while there are none."""
         return list(self.current.values or []) if self.current else []
 
     @property
     def epochs(self) -> int | None:
-        """The last epoch that was validated."""
+        """Number of the last epoch that was validated."""
         if self.current is None:
             return None
         last = self.current.user_attrs.get("epoch")
         return int(last[0]) if last else self.current.last_step
 
     def as_dict(self) -> dict[str, Any]:
-        """The slot as plain values, by the trial that counts; of a pruned trial the last value counts."""
+        """Return the slot as plain values, from `current`; a pruned trial has its last value."""
         trial = self.current
         if trial is None:
             return {"trial": None, "slot": self.number, "state": self.state, "values": None, "params": {}}
@@ -105,7 +105,7 @@ class Slot:
 
 
 def slots(study: "Study", plan: Plan, *, beyond: bool = False) -> list[Slot]:
-    """The slots of a plan as they stand; `beyond` adds those of an earlier sweep that asked for more."""
+    """Return the slots of a plan; `beyond` adds those of an earlier sweep that asked for more trials."""
     found: dict[int, list[FrozenTrial]] = defaultdict(list)
     for trial in study.get_trials(deepcopy=False):
         if trial.user_attrs.get("reason") != DUPLICATE:
@@ -115,12 +115,12 @@ def slots(study: "Study", plan: Plan, *, beyond: bool = False) -> list[Slot]:
 
 
 def slot_of(trial: "FrozenTrial") -> int:
-    """The slot of a trial; -1 for one that somebody else put into the study."""
+    """Return the number of a trial's slot; -1 for a trial that this program did not add."""
     return int(trial.user_attrs.get("slot", -1))
 
 
 def best_slots(found: list[Slot]) -> list[Slot]:
-    """Complete trials by value, best first; with two objectives those that no other beats in both, by the first one."""
+    """Return complete slots, best first; with two objectives the Pareto front, ordered by the first."""
     done = [slot for slot in found if slot.state == "COMPLETE"]
     done.sort(key=lambda slot: ([-value for value in slot.values], slot.number))
     if not done or len(done[0].values) == 1:
@@ -133,7 +133,7 @@ def best_slots(found: list[Slot]) -> list[Slot]:
 
 
 def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False) -> None:
-    """Put every slot that has no trial into the queue, until `stopped`: each is a write to the database."""
+    """Add a trial for every slot without one; ends early if `stopped`, as each is a write to the database."""
     for slot in slots(study, plan):
         if stopped():
             return
@@ -142,7 +142,7 @@ def fill(study: "Study", plan: Plan, stopped: Callable[[], bool] = lambda: False
 
 
 def _known_point(plan: Plan, slot: Slot) -> Mapping[str, Any]:
-    """What is known of a slot's point before anything was drawn."""
+    """Return the values of a slot that the plan fixes beforehand."""
     return plan.starts[slot.number] if slot.number < len(plan.starts) else {}
 
 
@@ -152,7 +152,7 @@ def enqueue(
     like: "FrozenTrial | None" = None,
     point: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add a waiting trial; `like` another one, with its point and what it has reported, or with values of `point`."""
+    """Add a waiting trial, with values and reports of the trial `like`, or with the values in `point`."""
     from optuna.trial import TrialState, create_trial
 
     study.add_trial(
@@ -168,7 +168,7 @@ def enqueue(
 
 
 def repair(study: "Study", plan: Plan) -> list[Slot]:
-    """Fail trials that have been silent for too long, and put lost slots back; returns those it put back."""
+    """Fail trials whose heartbeats are overdue, and put lost slots back into the queue; returns these slots."""
     from optuna.storages import fail_stale_trials
 
     with warnings.catch_warnings():
@@ -184,9 +184,9 @@ def repair(study: "Study", plan: Plan) -> list[Slot]:
 
 
 def claim(study: "Study", plan: Plan, worker: str) -> int | None:
-    """Take the first waiting trial; returns its id, None if nothing waits.
+    """Claim the first waiting trial; returns its id, None if nothing waits.
 
-    The sign of life comes before the claim, so that a trial whose worker dies in the same moment is found silent later.
+    The heartbeat is written before the claim, so that a trial whose worker dies in between is found lost later.
     Of two trials of one slot the earlier one that is not lost keeps it.
     """
     from optuna.exceptions import UpdateFinishedTrialError
@@ -212,13 +212,13 @@ def claim(study: "Study", plan: Plan, worker: str) -> int | None:
 
 
 def fail(study: "Study", trial_id: int, reason: str | None = None) -> bool:
-    """End a trial, for a reason or as lost; False if it has been ended before."""
+    """Fail a trial, for a reason or, without one, as lost; returns False if it had ended before."""
     return _change(study, trial_id, "FAIL", {} if reason is None else {"reason": reason})
 
 
 def give_back(study: "Study", trial_id: int) -> bool:
-    """Put a trial of one's own back into the queue without counting an attempt; False if it has been ended before."""
-    # until the next worker has written its name, the trial would seem to be still this one's
+    """Return a worker's own trial to the queue without counting an attempt; returns False if it had ended before."""
+    # else the trial would seem this worker's until the next one has written its name
     return _change(study, trial_id, "WAITING", {"worker": None})
 
 
@@ -235,7 +235,7 @@ def _change(study: "Study", trial_id: int, state: str, attributes: dict[str, Any
 
 
 def held_by(study: "Study", worker: str) -> "list[FrozenTrial]":
-    """The trials that a worker has claimed and not ended."""
+    """Return the trials that a worker has claimed and not ended."""
     from optuna.trial import TrialState
 
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
@@ -243,7 +243,7 @@ def held_by(study: "Study", worker: str) -> "list[FrozenTrial]":
 
 
 def make_sampler(plan: Plan, slot: int) -> "BaseSampler":
-    """The sampler of a slot."""
+    """Return the sampler of a slot, with a seed of its own."""
     from optuna.samplers import RandomSampler, TPESampler
 
     others = (len(plan.starts),) if len(plan.starts) > 1 else ()
@@ -254,7 +254,7 @@ def make_sampler(plan: Plan, slot: int) -> "BaseSampler":
 
 
 def make_pruner(plan: Plan) -> "BasePruner":
-    """The pruner of a sweep; one that never prunes where there is no single order to judge by."""
+    """Return the pruner of a sweep; one that never prunes if there are two objectives."""
     from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 
     kinds: dict[str, Any] = {"median": MedianPruner, "hyperband": HyperbandPruner}
@@ -263,7 +263,7 @@ def make_pruner(plan: Plan) -> "BasePruner":
 
 
 def describe_search(plan: Plan) -> dict[str, Any]:
-    """Sampler, pruner and their versions, for the record."""
+    """Return sampler, pruner, their options and Optuna's version, for the record."""
     import optuna
 
     return {
@@ -276,7 +276,7 @@ def describe_search(plan: Plan) -> dict[str, Any]:
 
 
 def _sampler_options(plan: Plan) -> dict[str, Any]:
-    """The arguments of a sampler, apart from its seed.
+    """Return the arguments of the sampler, without its seed.
 
     TPE learns the parameters together for one objective and each alone for two, as Optuna 5 does; `constant_liar` keeps
     workers away from points that others are trying. Ten trials are drawn at random before it has enough to learn from.
@@ -288,7 +288,7 @@ def _sampler_options(plan: Plan) -> dict[str, Any]:
 
 
 def _pruner_options(plan: Plan) -> dict[str, Any]:
-    """The arguments of a pruner.
+    """Return the arguments of the pruner.
 
     The median rule needs five whole trials, three epochs of every trial, and three others that came as far.
     """

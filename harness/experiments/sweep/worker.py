@@ -1,10 +1,10 @@
-"""A process that does trials until none is left: `python -m harness.experiments.sweep.worker`, a job of a sweep.
+"""A process that runs trials until none waits: `python -m harness.experiments.sweep.worker`, a job of a sweep.
 
 Its plan comes as one line on standard input, so that the address of a database, which may hold a password, is on no
 command line and in no file. The sweep keeps that pipe open; when it closes, the sweep is gone, and the worker saves,
-puts its trial back and ends as if it had been told to.
+returns its trial to the queue and ends as on SIGTERM.
 
-A trial is a point of the space and an ordinary run on validation rows. A worker does many, because importing torch
+A trial is a point of the space and an ordinary run on validation rows. A worker runs many, because importing torch
 takes longer than a small trial.
 """
 
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from optuna import Study
 
 _MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Errors that the next trial would meet as well."""
+"""Errors of the machine, which the next trial would meet as well."""
 
 
 class Overtaken(Terminated):
-    """The trial was silent for too long and has been given to another worker."""
+    """The trial has been given to another worker, because its heartbeats were overdue."""
 
 
 class Attempt:
     """One attempt of a worker at a claimed trial."""
 
     def __init__(self, study: "Study", plan: Plan, group: str, trial_id: int, worker: str) -> None:
-        """Draw the point of the trial, or take that of an earlier attempt."""
+        """Draw the values of the trial, or take those of an earlier attempt."""
         import optuna
 
         self._study, self._plan, self._group, self._id, self._worker = study, plan, group, trial_id, worker
@@ -64,10 +64,10 @@ class Attempt:
         self.values = suggest(self._trial, plan.space)
 
     def run(self) -> None:
-        """Run the trial to an end and tell the study; what was given away meanwhile is dropped.
+        """Run the trial and store its result in the study; dropped if another worker has the trial by now.
 
         Raises:
-            KeyboardInterrupt, Terminated, OSError: The worker has to stop; the trial waits again.
+            KeyboardInterrupt, Terminated, OSError: The worker has to stop; the trial is back in the queue.
         """
         with _heartbeat(self._study, self._id, self._plan.timing.heartbeat):
             try:
@@ -78,7 +78,7 @@ class Attempt:
     def _run(self) -> None:
         try:
             self._finish(self._record())
-        except (Overtaken, StorageOutage):  # after an outage the record is on disk; who claims the trial next tells it
+        except (Overtaken, StorageOutage):  # after an outage the next attempt finds the record on disk
             raise
         except Pruned as pruned:
             self._tell("PRUNED")
@@ -98,7 +98,7 @@ class Attempt:
             self._say(f"failed: {reason}")
 
     def _record(self) -> RunRecord:
-        """Run what the point means, from where an earlier attempt stopped if there was one on this machine."""
+        """Run the trial's settings; resumes an earlier attempt if this machine has one."""
         plan = self._plan
         point = Layer(f"trial {self.number}", settings_of(self.values, plan.space))
         config, origins = resolve_config(plan.method, plan.dataset, [*plan.layers, point])
@@ -121,7 +121,7 @@ class Attempt:
         )
 
     def _validated(self, epoch: int, scores: dict[str, float]) -> None:
-        """Report the value of an epoch; ends a trial that others are clearly ahead of."""
+        """Report the value of an epoch; raises `Pruned` if the pruner ends the trial."""
         from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
         from sqlalchemy.exc import OperationalError
 
@@ -139,7 +139,7 @@ class Attempt:
                 raise Pruned(f"pruned in epoch {epoch}: {plan.objectives[0]} {values[0]:.2f} is behind other trials")
         except UpdateFinishedTrialError as error:
             raise Overtaken from error
-        except (StorageInternalError, OperationalError) as error:  # may be missed, unlike the end
+        except (StorageInternalError, OperationalError) as error:  # a value of an epoch may be lost, the final one not
             self._say(f"the study's database did not take the value of epoch {epoch}: {str(error).splitlines()[0]}")
 
     def _require_own(self) -> None:
@@ -165,12 +165,12 @@ class Attempt:
             raise Overtaken
 
     def _name(self, run_id: str) -> None:
-        """Note which run belongs to the trial, for people."""
+        """Store the run id in the trial, for readers of the study."""
         self._named = True
         self._write(lambda: self._trial.set_user_attr("run_id", run_id))
 
     def _write(self, change: Callable[[], Any]) -> Any:
-        """Make a change that waits for the database; raises `Overtaken` if the trial has been ended by others."""
+        """Write to the database, waiting for it; raises `Overtaken` if another process has ended the trial."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         try:
@@ -184,13 +184,13 @@ class Attempt:
 
 @contextmanager
 def _heartbeat(study: "Study", trial_id: int, seconds: float) -> Iterator[None]:
-    """Record a sign of life of one trial every so many seconds: Optuna does so only inside its own loop."""
+    """Record a heartbeat of a trial every `seconds`: Optuna does so only inside its own loop."""
     storage, stop = study._storage, threading.Event()
 
     def beat() -> None:
         try:
             while not stop.wait(seconds):
-                with suppress(Exception):  # a database that is out for a moment; the trial goes on
+                with suppress(Exception):  # the database is out for a moment; the trial goes on
                     storage.record_heartbeat(trial_id)  # type: ignore[attr-defined]
         finally:
             storage.remove_session()  # an SQLite connection belongs to the thread that opened it
@@ -205,7 +205,7 @@ def _heartbeat(study: "Study", trial_id: int, seconds: float) -> Iterator[None]:
 
 
 def main() -> int:
-    """Read the plan and work; returns the exit code."""
+    """Read the plan from standard input and run trials; returns the exit code."""
     signal.signal(signal.SIGTERM, terminate)
     try:
         order = json.loads(sys.stdin.buffer.readline())
@@ -224,13 +224,13 @@ def main() -> int:
 
 
 def _work(order: dict[str, Any]) -> None:
-    """Claim and do trials until none waits."""
+    """Claim and run trials until none waits."""
     plan, group, worker = plan_from(order["plan"]), order["group"], order["worker"]
     study = open_study(plan)
     load_method(plan.method)  # imports torch, which takes seconds: better before a trial is claimed
     while (trial_id := patiently(lambda: claim(study, plan, worker))) is not None:
         Attempt(study, plan, group, trial_id, worker).run()
-        gc.collect()  # what a trial held is gone before the next one begins
+        gc.collect()  # free the memory of a trial before the next one begins
 
 
 def _end_with_the_sweep() -> None:
