@@ -20,35 +20,35 @@ class LabelPool:
     labels: NDArray[np.int64]
     """Distinct label ids, [P]."""
     positive: NDArray[np.bool_]
-    """[B, P]: label p is a train label of query i. Every positive of the batch that is in the pool is marked."""
+    """Whether label p is a train label of query i, [B, P]; every positive of the batch in the pool is marked."""
     ignored: NDArray[np.bool_] | None = None
-    """[B, P]: filter pairs, neither positive nor negative; None if there is none."""
+    """Filter pairs, neither positive nor negative, [B, P]; None if there are none."""
     encoded: int | None = None
-    """The first `encoded` labels are scored by every head, the others by the classifier alone; None = all of them."""
+    """Number of labels, the first ones, that every head scores; the classifier alone scores the others; None = all."""
     target: NDArray[np.float32] | None = None
-    """[B, P]: how much a positive is one, in (0, 1], and 0 elsewhere; None where every positive is a whole one."""
+    """Target of each positive, in (0, 1], and 0 elsewhere, [B, P]; None if all targets are 1."""
     drawn: NDArray[np.bool_] | None = None
-    """[B, P]: the positives that the query itself drew; None unless the picker was asked to mark them."""
+    """Positives that the query itself drew, [B, P]; None unless the picker was asked to mark them."""
 
     @property
     def size(self) -> int:
-        """P."""
+        """Number of labels P."""
         return len(self.labels)
 
     @cached_property
     def positives(self) -> float:
-        """Positives a query, on average."""
+        """Mean number of positives per query."""
         return float(np.count_nonzero(self.positive)) / max(1, len(self.positive))
 
     @cached_property
     def negatives(self) -> float:
-        """Negatives a query, on average."""
+        """Mean number of negatives per query."""
         ignored = 0 if self.ignored is None else np.count_nonzero(self.ignored & ~self.positive)
         return self.size - self.positives - ignored / max(1, len(self.positive))
 
     @property
     def shared(self) -> int:
-        """How many labels every head scores."""
+        """Number of labels that every head scores."""
         return len(self.labels) if self.encoded is None else self.encoded
 
 
@@ -60,34 +60,34 @@ class LabelSpace:
     """
 
     rows: int
-    """B."""
+    """Number of queries B."""
     size: int
-    """L."""
+    """Number of labels L."""
     query: NDArray[np.int64]
-    """Place in the batch of the query of each positive pair, [T]."""
+    """Query of each of the n positive pairs, as its index in the batch, [n]."""
     label: NDArray[np.int64]
-    """Its label, [T], increasing."""
+    """Label of each positive pair, increasing, [n]."""
     target: NDArray[np.float32]
-    """How much it is a positive, in (0, 1], [T]; 1 without augmentation, and where positives are drawn by it."""
+    """Target of each positive pair, in (0, 1], [n]; 1 without augmentation, and where it weighted the draw instead."""
     drawn: NDArray[np.bool_]
-    """Whether the query drew it, [T]; all True where every positive counts."""
+    """Whether the query drew the pair, [n]; all True where every positive counts."""
     ignored_query: NDArray[np.int64]
-    """Likewise of the filter pairs that are not positives: the place of the query, [F]."""
+    """Query of each of the F filter pairs that are not positives, as its index in the batch, [F]."""
     ignored_label: NDArray[np.int64]
-    """[F], increasing."""
+    """Label of each of these filter pairs, increasing, [F]."""
 
     @property
     def positives(self) -> float:
-        """Positives a query, on average."""
+        """Mean number of positives per query."""
         return len(self.label) / max(1, self.rows)
 
     @property
     def negatives(self) -> float:
-        """Negatives a query, on average."""
+        """Mean number of negatives per query."""
         return self.size - self.positives - len(self.ignored_label) / max(1, self.rows)
 
     def block(self, start: int, stop: int) -> tuple[slice, slice]:
-        """Where the positive pairs and the ignored pairs of labels start <= l < stop are."""
+        """Return the slices of the positive pairs and of the ignored pairs of labels start <= l < stop."""
         return (
             slice(*np.searchsorted(self.label, [start, stop]).tolist()),
             slice(*np.searchsorted(self.ignored_label, [start, stop]).tolist()),

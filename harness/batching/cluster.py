@@ -30,17 +30,17 @@ from harness.seeds import stream
 _BLOCK_ELEMENTS = {"cpu": 1 << 20}
 _BLOCK_ELEMENTS_ELSEWHERE = 1 << 26
 MOST_ITERATIONS, TOLERANCE = 10, 1e-4
-"""A split is finished after so many iterations, or when one raises the mean similarity by less."""
+"""A split ends after `MOST_ITERATIONS`, or when one raises the mean similarity by less than `TOLERANCE`."""
 
 
 def cluster_count(rows: int, size: int) -> int:
-    """How many clusters of at least `size` rows: 2^floor(log2(rows / size)), and one where `size` exceeds `rows`."""
+    """Return the number of clusters of at least `size` rows: 2^floor(log2(rows / size)), 1 if `size` exceeds `rows`."""
     require_rows(rows)
     return 1 << max(0, (rows // whole_number("the size of a cluster or batch", size, 1)).bit_length() - 1)
 
 
 def bounds(rows: int, parts: int) -> NDArray[np.int64]:
-    """Where `parts` parts of `rows` rows begin and end, [parts + 1]; their sizes differ by at most one."""
+    """Return the bounds of `parts` parts of `rows` rows, [parts + 1]; their sizes differ by at most one."""
     return np.arange(parts + 1, dtype=np.int64) * rows // parts
 
 
@@ -52,7 +52,7 @@ def balanced_clusters(
     device: str | torch.device | None = None,
     progress: str | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Splits rows into `cluster_count(N, size)` clusters of similar vectors; their sizes differ by at most one.
+    """Split rows into `cluster_count(N, size)` clusters of similar vectors; their sizes differ by at most one.
 
     Args:
         vectors: [N, D], numpy or torch, any float type; compared by the cosine. A zero vector is similar to nothing.
@@ -78,13 +78,13 @@ def balanced_clusters(
 
 
 def require_rows(rows: int) -> None:
-    """Raise if there is nothing to cluster or batch."""
+    """Raise if there are no rows to cluster or batch."""
     if rows < 1:
         raise UserError("no train rows left to make batches of; use fewer validation rows, or check the data")
 
 
 def _unit_vectors(values: Tensor, device: torch.device) -> Tensor:
-    """A float32 copy [N, D] with rows of length one; zero rows stay zero."""
+    """Return a float32 copy [N, D] with rows of length one; zero rows stay zero."""
     count, dimension = values.shape
     unit, bad = torch.empty(count, dimension, device=device), 0
     step = _per_block(device, dimension)
@@ -103,7 +103,7 @@ def _unit_vectors(values: Tensor, device: torch.device) -> Tensor:
 
 
 def _per_block(device: torch.device, elements: int) -> int:
-    """How many things of so many elements each are handled together."""
+    """Return how many items of `elements` elements each are processed together."""
     return max(1, _BLOCK_ELEMENTS.get(device.type, _BLOCK_ELEMENTS_ELSEWHERE) // elements)
 
 
@@ -112,7 +112,7 @@ _SideBySide = Callable[[Callable[[slice], None], list[slice]], None]
 
 @contextmanager
 def _workers(device: torch.device) -> Iterator[_SideBySide]:
-    """A function that runs work on blocks of nodes; on a CPU each core has its own blocks where there are enough.
+    """Yield a function that runs work on blocks of nodes; on a CPU in parallel if each thread gets a block.
 
     Threads that each split their own nodes never wait for each other, as the threads inside an operation do.
     """
@@ -144,12 +144,12 @@ class _Tree:
 
     @classmethod
     def of(cls, vectors: Tensor, spare: bool) -> "_Tree":
-        """The root of the tree; `spare` reserves the memory that `split` needs."""
+        """Return a tree of one node, the root; `spare` reserves the memory that `split` needs."""
         rows = torch.arange(len(vectors), device=vectors.device)
         return cls(rows, vectors, torch.empty_like(vectors if spare else vectors[:0]))
 
     def split(self, level: int, seed: int, side_by_side: _SideBySide, last: bool) -> None:
-        """Cuts each of the 2^level nodes in two; after the last level the vectors are no longer in order."""
+        """Cut each of the 2^level nodes in two; after the last level the vectors are no longer in order."""
         count, nodes = len(self.rows), 1 << level
         edges, halves = bounds(count, nodes), bounds(count, 2 * nodes)
         seeds = _two_rows(np.diff(edges), seed, level)
@@ -168,14 +168,14 @@ class _Tree:
 
 
 def _two_rows(sizes: NDArray[np.int64], seed: int, level: int) -> NDArray[np.int64]:
-    """Two different random positions in each node of a level, [nodes, 2]."""
+    """Draw two different positions in each node of a level, [nodes, 2]."""
     draw = stream(seed, "clusters", level)
     first = draw.integers(sizes)
     return np.stack([first, (first + draw.integers(1, sizes)) % sizes], axis=1)
 
 
 def _split_nodes(vectors: Tensor, half_sizes: NDArray[np.int64], seeds: NDArray[np.int64]) -> Tensor:
-    """The order [n] of the rows `vectors` [n, D] of G nodes that puts the first half of each node before its second.
+    """Return the order [n] of the rows `vectors` [n, D] of G nodes that puts each node's first half before its second.
 
     Halves `half_sizes` [G, 2] differ by one among nodes. Nodes are padded to one width W with zero vectors; a pad of
     score +inf or -inf is a member of the half that is short of one, so that all nodes are cut at the same rank.
@@ -201,7 +201,7 @@ def _split_nodes(vectors: Tensor, half_sizes: NDArray[np.int64], seeds: NDArray[
 
 
 def _two_means(nodes: Tensor, offset: Tensor, cut: int, seeds: Tensor) -> Tensor:
-    """Which of the rows `nodes` [G, W, D] form the first half of their node, bool [G, W], true for `cut` of each.
+    """Return which rows of `nodes` [G, W, D] form the first half of their node, bool [G, W], true for `cut` of each.
 
     `offset` [G, W] is added to the scores; `seeds` [G, 2] are the rows that serve as the first centroids. All nodes go
     on until the last one is finished.
@@ -225,7 +225,7 @@ def _two_means(nodes: Tensor, offset: Tensor, cut: int, seeds: Tensor) -> Tensor
 
 
 def _largest(scores: Tensor, count: int) -> Tensor:
-    """Marks the `count` largest scores in each row of [G, W]; among equal ones those that come first."""
+    """Mark the `count` largest scores in each row of [G, W]; among equal ones those that come first."""
     lowest = _nth_largest(scores, count)
     marked = scores >= lowest
     if bool((marked.count_nonzero(1) == count).all()):
@@ -236,7 +236,7 @@ def _largest(scores: Tensor, count: int) -> Tensor:
 
 
 def _nth_largest(scores: Tensor, count: int) -> Tensor:
-    """The score of rank `count` in each row of [G, W], as [G, 1]."""
+    """Return the `count`-th largest score of each row of [G, W], as [G, 1]."""
     if scores.device.type != "cpu":
         return scores.topk(count, dim=1, sorted=False).values.amin(1, keepdim=True)
     place = scores.shape[1] - count

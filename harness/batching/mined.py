@@ -42,16 +42,16 @@ class MinedBatches:
         mark_drawn: bool = False,
         seed: int | None = None,
     ) -> None:
-        """Prepares to mine.
+        """Prepare to mine; nothing is encoded yet.
 
         Args:
-            inputs: The train side.
-            settings: Sizes and periods.
-            queries: Vectors of the train rows as the model sees them now, [N, D].
-            labels: Likewise of the labels, [L, D]; the inner product is the score.
-            extra: Positives a query for a classifier alone.
-            mark_drawn: Say in the pool which positives each query drew.
-            seed: Of every draw; by default the run's.
+            inputs: Train rows and labels.
+            settings: Sizes of batches and pools, and how often to mine.
+            queries: Function that encodes the train rows with the current model, [N, D].
+            labels: Function that encodes the labels with the current model, [L, D]; the inner product is the score.
+            extra: Positives per query that the classifier alone scores.
+            mark_drawn: Whether the pool says which positives each query drew.
+            seed: Seed of every draw; by default the run's.
         """
         self._queries, self._labels, self._settings = queries, labels, settings
         self._device, self._warn, self._seed = inputs.device, inputs.warn, inputs.seed if seed is None else seed
@@ -71,7 +71,7 @@ class MinedBatches:
         eta, shortlist = settings.eta, settings.shortlist
         rows, count = inputs.train.shape
         self.depth = min(eta * settings.refresh_epochs if shortlist is None else max(shortlist, eta), count)
-        """Hard negatives kept a query."""
+        """Hard negatives kept per query."""
         # as many batches in every epoch, so that the learning rate follows the same steps whatever the order
         steps = None if settings.batching == "clusters" else glued_steps(rows, settings.batch_size)
         self._plan = random_plan(rows, settings.batch_size, steps=steps)
@@ -79,7 +79,7 @@ class MinedBatches:
         warn_of_large_batch(inputs, settings.batch_size)
 
     def refresh(self, epoch: int) -> dict[str, float]:
-        """Mines if it is due before this epoch."""
+        """Mine if it is due before this epoch; return seconds and figures to log, none if it is not."""
         searched_for, clustered = self.due(epoch)
         if not searched_for and not clustered:
             return {}
@@ -98,7 +98,7 @@ class MinedBatches:
         }
 
     def due(self, epoch: int) -> tuple[bool, bool]:
-        """Whether hard negatives are searched for, and whether queries are clustered, before this epoch."""
+        """Return whether hard negatives are searched, and whether queries are clustered, before this epoch."""
         since = epoch - self._settings.random_epochs
         grown = epoch > 0 and self.cluster_size(epoch) != self.cluster_size(epoch - 1)
         if since < 0 or (since % self._settings.refresh_epochs and not grown):
@@ -106,20 +106,20 @@ class MinedBatches:
         return self._settings.eta > 0, self._settings.batching != "random" and self.cluster_size(epoch) > 1
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Rows of every batch of the epoch."""
+        """Return the rows of every batch of the epoch."""
         return self._plan.batches(self._seed, epoch)
 
     def pool(self, rows: NDArray[np.int64], step: int) -> LabelPool:
-        """Picks labels for rows [B]."""
+        """Pick the labels that rows [B] are scored against at this step."""
         return self._picker.pick(rows, stream(self._seed, "positives", step), stream(self._seed, "negatives", step))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Plan and hard negatives."""
+        """Return the arrays of the batch plan and of the hard negatives."""
         hard = {} if self._picker.hard is None else {"hard": self._picker.hard}
         return {**{f"plan.{name}": array for name, array in self._plan.arrays().items()}, **hard}
 
     def load_state(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Takes `state` back."""
+        """Restore what `state` returned, after a check."""
         plan = BatchPlan.from_arrays(
             {name.removeprefix("plan."): array for name, array in arrays.items() if name.startswith("plan.")},
             self._known.shape[0],
@@ -136,7 +136,7 @@ class MinedBatches:
         return found.ids
 
     def cluster_size(self, epoch: int) -> int:
-        """Queries of a cluster in this epoch."""
+        """Return the number of queries in a cluster in this epoch."""
         settings = self._settings
         if settings.batching != "glued":
             return settings.batch_size
@@ -156,5 +156,5 @@ class MinedBatches:
 
 
 def pattern(pairs: csr_array) -> csr_array:
-    """Ones wherever `pairs` [N, L] has an entry, whatever its value: a relevance of 0.3 is a label, too."""
+    """Return `pairs` [N, L] with every stored value replaced by 1: a relevance of 0.3 is a label, too."""
     return csr_array((np.ones(pairs.nnz, np.int8), pairs.indices, pairs.indptr), shape=pairs.shape)

@@ -13,17 +13,17 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Stored pairs of a batch, one entry each, in order of query and label."""
+    """The n stored pairs of a batch, in order of query and label."""
 
     query: Integers
-    """Place of the query in the batch, [T]."""
+    """Query of each pair, as its index in the batch, [n]."""
     label: Integers
-    """[T]."""
+    """Label of each pair, [n]."""
     target: NDArray[np.float32]
-    """How much each is a positive, [T]."""
+    """Target of each pair, in (0, 1], [n]."""
 
     def keys(self, labels: int) -> Integers:
-        """One number per pair, increasing, [T]."""
+        """Return one number per pair, increasing, [n]."""
         return self.query * labels + self.label
 
 
@@ -32,13 +32,13 @@ class StoredRows:
     """The pairs of every train row."""
 
     labels: Ragged
-    """Increasing and without repeats, [N]."""
+    """Labels of every row, increasing and distinct, [N] rows."""
     targets: NDArray[np.float32] | None
-    """One per pair; None where all are 1."""
+    """Target of every pair; None if all are 1."""
 
 
 def pairs_of(stored: StoredRows, rows: Integers) -> Pairs:
-    """The stored pairs of the given rows [B]."""
+    """Return the stored pairs of the given rows [B]."""
     labels = stored.labels.take(rows)
     if stored.targets is None:
         target = np.ones(len(labels.values), np.float32)
@@ -48,7 +48,7 @@ def pairs_of(stored: StoredRows, rows: Integers) -> Pairs:
 
 
 def rows_of(matrix: csr_array, *, values: bool = False) -> StoredRows:
-    """Column indices of every row of a matrix [N, L], with its values as targets if wanted; the matrix stays as it is.
+    """Return the column indices of every row of a matrix [N, L], with `values` its values as targets, too.
 
     Values must be in (0, 1]: a stored 0 is a pair like any other.
     """
@@ -69,17 +69,17 @@ def draw(
     allowed: NDArray[np.bool_] | None = None,
     weight: NDArray[np.float32] | None = None,
 ) -> Integers:
-    """Indices of up to `size` entries of every query, without replacement, uniformly or in proportion to weights.
+    """Draw up to `size` entries per query without replacement, uniformly or by weight; return their indices.
 
     Every entry gets a random ticket, allowed or not, and the smallest tickets of a query win. With weights w a ticket
     is exponential with rate w: the first to ring is entry p with probability w_p / sum w, and so on among the rest.
 
     Args:
-        query: [T], increasing.
-        size: Entries a query draws.
-        generator: Draws T numbers.
-        allowed: [T]; None = all.
-        weight: [T], greater than 0; None = all equal.
+        query: Query of each entry, increasing, [n].
+        size: Most entries drawn per query.
+        generator: Gives n random numbers.
+        allowed: Whether each entry may be drawn, [n]; None = all.
+        weight: Weight of each entry, greater than 0, [n]; None = all equal.
     """
     # Sorted as one number (query, ticket, entry): queries stay in their order, no two numbers are equal, and so every
     # sorting algorithm gives the same answer.
@@ -101,14 +101,14 @@ def draw(
 def draw_again(
     query: Integers, queries: int, size: int, generator: np.random.Generator, weight: NDArray[np.float32] | None = None
 ) -> Integers:
-    """Indices of the distinct entries among `size` that every query draws with replacement.
+    """Draw `size` entries per query with replacement; return the indices of the distinct ones.
 
     Args:
-        query: [T], increasing.
-        queries: B; one without entries draws nothing.
-        size: Draws of a query.
-        generator: Draws B x size numbers.
-        weight: Proportional to the chance of each entry, [T], greater than 0; None = all alike.
+        query: Query of each entry, increasing, [n].
+        queries: Number of queries B; one without entries draws nothing.
+        size: Draws per query.
+        generator: Gives B x size random numbers.
+        weight: Weight of each entry, proportional to its chance, greater than 0, [n]; None = all equal.
     """
     count = np.bincount(query, minlength=queries)
     first = np.cumsum(count) - count

@@ -32,15 +32,15 @@ class BatchPlan:
     edges: NDArray[np.int64]
     """Cluster c holds rows[edges[c] : edges[c + 1]], [C + 1]."""
     parts: int
-    """Nearly equal batches into which the sequence is cut; 0 = each cluster is one batch."""
+    """Number of nearly equal batches into which the sequence is cut; 0 = each cluster is one batch."""
 
     @property
     def steps(self) -> int:
-        """Batches in every epoch."""
+        """Number of batches in every epoch."""
         return self.parts or len(self.edges) - 1
 
     def batches(self, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-        """The row numbers of each batch of an epoch, in the order of the steps; every row is in exactly one batch."""
+        """Return the row numbers of each batch of an epoch, in the order of the steps; every row is in one batch."""
         draw = stream(seed, "order", epoch)
         sizes = np.diff(self.edges)
         order = draw.permutation(len(sizes))
@@ -53,12 +53,12 @@ class BatchPlan:
         return np.split(sequence, cuts[:-1])
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
-        """What a checkpoint stores: plain int64 arrays that `from_arrays` takes back."""
+        """Return the plan as int64 arrays by name, for a checkpoint; `from_arrays` is the inverse."""
         return {"rows": self.rows, "edges": self.edges, "parts": np.array([self.parts], np.int64)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int) -> Self:
-        """The plan of `count` rows whose `arrays` these are; a checkpoint may come from elsewhere, so it is checked."""
+        """Return the plan of `count` rows with these `arrays`; they are checked, as a checkpoint may not be ours."""
         integers = {name: array for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "iu"}
         rows, edges, parts = (integers.get(name, np.zeros(0, np.int64)) for name in ("rows", "edges", "parts"))
         once = np.array_equal(np.sort(rows), np.arange(count))
@@ -71,17 +71,17 @@ class BatchPlan:
 
 
 def warn_of_large_batch(inputs: Inputs, size: int) -> None:
-    """Say that a batch of `size` is more than there is."""
+    """Warn if a batch of `size` rows is more than the train rows there are."""
     rows = inputs.train.shape[0]
     if size > rows:
         inputs.warn(f"a batch of {size:,} is more than the {rows:,} train rows: one batch of all")
 
 
 def random_plan(rows: int, size: int, *, steps: int | None = None) -> BatchPlan:
-    """Batches of random rows, nearly equal in size.
+    """Return a plan of batches of random rows, nearly equal in size.
 
     Args:
-        rows: N.
+        rows: Number of train rows N.
         size: as many batches as `clustered_plan` of clusters of this size would have, so that warm-up epochs with
             random batches are as long as the ones that follow.
         steps: another number of batches, such as `glued_steps(rows, size)`.
@@ -91,12 +91,12 @@ def random_plan(rows: int, size: int, *, steps: int | None = None) -> BatchPlan:
 
 
 def clustered_plan(clusters: Sequence[NDArray[np.int64]]) -> BatchPlan:
-    """One cluster is one batch."""
+    """Return a plan in which each cluster is a batch."""
     return _joined(clusters, parts=0)
 
 
 def glued_plan(clusters: Sequence[NDArray[np.int64]], size: int) -> BatchPlan:
-    """Batches of at most `size` rows from neighbours in a shuffled sequence of small clusters.
+    """Return a plan of batches of at most `size` rows, cut from a shuffled sequence of small clusters.
 
     Sizes of batches differ by at most one: a cluster that meets the end of a batch goes on in the next one.
     """
@@ -104,7 +104,7 @@ def glued_plan(clusters: Sequence[NDArray[np.int64]], size: int) -> BatchPlan:
 
 
 def glued_steps(rows: int, size: int) -> int:
-    """Batches per epoch of `glued_plan`, whatever the clusters: ceil(rows / size)."""
+    """Return the number of batches per epoch of `glued_plan`: ceil(rows / size)."""
     require_rows(rows)
     return -(-rows // size)
 

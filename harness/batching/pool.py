@@ -22,27 +22,27 @@ from harness.batching.pairs import Integers, Pairs, draw, draw_again, pairs_of, 
 from harness.errors import UserError
 
 _NO_TICKET = 1 << 62
-"""Loses against every ticket; its low bits are 0, a column that always exists."""
+"""Stands for an entry that must not be drawn: larger than every ticket; its low bits are 0, an existing column."""
 
 
 class _Places:
-    """Where each label is in the pool, -1 if it is not; clearing costs as much as was written, never L."""
+    """Index of each label in the pool, -1 if absent; clearing costs as much as was written, never L."""
 
     def __init__(self, labels: int) -> None:
         self._place = np.full(labels, -1, np.int32)
         self._written: list[Integers] = []
 
     def write(self, labels: Integers) -> None:
-        """Gives the distinct labels [U] the places 0 to U - 1."""
+        """Give the distinct labels [U] the indices 0 to U - 1."""
         self._written.append(labels)
         self._place[labels] = np.arange(len(labels), dtype=np.int32)
 
     def of(self, labels: Integers) -> NDArray[np.int32]:
-        """Places of the labels, same shape."""
+        """Return the index of each label in the pool, -1 if absent; same shape."""
         return self._place[labels]
 
     def clear(self) -> None:
-        """Forgets all places."""
+        """Set the index of every label to -1."""
         for labels in self._written:
             self._place[labels] = -1
         self._written.clear()
@@ -68,20 +68,20 @@ class LabelPicker:
         soft: bool = False,
         mark_drawn: bool = False,
     ) -> None:
-        """Takes the labels and the sizes.
+        """Store the labels and the sizes.
 
         Args:
             train: Positives [N, L]; every stored entry is one, whatever its value.
             filter_pairs: Pairs [N, L] that are never negatives, or None.
-            beta: Positives a query draws; all it has if it has fewer, or if beta is None.
-            eta: Hard negatives a query draws from its row of `hard`; what is there if there are fewer.
-            extra: Further positives a query draws for the classifier alone, from those not in the shared pool.
+            beta: Positives drawn per query; all it has if it has fewer, or if beta is None.
+            eta: Hard negatives drawn per query from its row of `hard`; all of them if there are fewer.
+            extra: Further positives drawn per query for the classifier alone, from those not in the shared pool.
             pool_size: Most labels that every head scores; None for no cap. The extra ones do not count.
             replacement: Draw the beta positives with replacement, so that fewer may be distinct (reference code).
             fill: Complete a pool smaller than `pool_size` with positives that no query has drawn.
             soft: The stored values of `train` are targets in (0, 1]: they go into the pool, and positives are drawn in
                 proportion to them.
-            mark_drawn: Say in the pool which positives each query drew.
+            mark_drawn: Whether the pool says which positives each query drew.
         """
         self._labels = train.shape[1]
         self._train = rows_of(train, values=soft)
@@ -97,12 +97,12 @@ class LabelPicker:
         """
 
     def pick(self, rows: Integers, positives: np.random.Generator, negatives: np.random.Generator) -> LabelPool:
-        """The pool of one batch; how many numbers it draws depends on the arguments, never on numbers drawn before.
+        """Return the pool of a batch; how many random numbers it takes depends on the arguments alone.
 
         Args:
             rows: Train rows of the batch, int64 [B]. A row without labels has no positive.
-            positives: Draws positives, the extra ones too.
-            negatives: Draws hard negatives.
+            positives: Random numbers for the positives, the extra ones too.
+            negatives: Random numbers for the hard negatives.
         """
         known = pairs_of(self._train, rows)
         masked = None if self._filter is None else pairs_of(self._filter, rows)
@@ -131,7 +131,7 @@ class LabelPicker:
         )
 
     def _drawn_positives(self, known: Pairs, queries: int, generator: np.random.Generator) -> Integers:
-        """Indices into `known` of what the queries drew, each at most once a query."""
+        """Draw positives; return indices into `known`, each at most once."""
         if self._beta is None:
             return np.arange(len(known.label))
         if not self._replacement:
@@ -141,7 +141,7 @@ class LabelPicker:
     def _drawn_negatives(
         self, rows: Integers, known: Pairs, masked: Pairs | None, generator: np.random.Generator
     ) -> Integers:
-        """Labels that the queries drew from their hard lists; one that several drew is there several times."""
+        """Draw labels from the queries' rows of `hard`; a label that several queries drew is repeated."""
         if self.hard is None or not self.hard.shape[1] or not self._eta:
             return np.zeros(0, np.int64)
         listed = self.hard[rows]
@@ -167,7 +167,7 @@ class LabelPicker:
         return np.concatenate(drawn)
 
     def _shared_labels(self, drawn: Integers, against: Integers, known: Pairs) -> Integers:
-        """Labels that every head scores, increasing, [P]."""
+        """Return the labels that every head scores, increasing, [P]."""
         if self._pool_size is None:
             return _distinct(np.concatenate([drawn, against]))[0]
         shared = _most_frequent(drawn, self._pool_size)
@@ -178,7 +178,7 @@ class LabelPicker:
         return np.sort(shared)
 
     def _with_extra(self, shared: Integers, known: Pairs, generator: np.random.Generator) -> Integers:
-        """The shared labels, and behind them what only the classifier scores, increasing too."""
+        """Return the shared labels, followed by the labels that only the classifier scores, increasing too."""
         if not self._extra:
             return shared
         self._places.write(shared)
@@ -186,12 +186,12 @@ class LabelPicker:
         return np.concatenate([shared, _distinct(known.label[further])[0]])
 
     def _marked(self, known: Pairs, drawing: Integers, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-        """True where a query drew the label itself, [B, P]."""
+        """Return whether each query drew each label itself, [B, P]."""
         _, cells = self._cells(Pairs(known.query[drawing], known.label[drawing], known.target[drawing]), shape[1])
         return _scattered(shape, cells, np.ones(len(cells), np.bool_))
 
     def _cells(self, pairs: Pairs, labels: int) -> tuple[Integers, Integers]:
-        """The pairs whose label is in the pool, and their flat positions in a [B, P] array."""
+        """Return the indices of the pairs whose label is in the pool, and their flat positions in a [B, P] array."""
         place = self._places.of(pairs.label)
         inside = np.flatnonzero(place >= 0)
         return inside, pairs.query[inside] * labels + place[inside]
@@ -212,7 +212,7 @@ def pick_some_labels(
     positives: np.random.Generator,
     negatives: np.random.Generator,
 ) -> LabelPool:
-    """The pool of a single batch, with checked arguments as for `LabelPicker`; training keeps a picker instead."""
+    """Return the pool of a single batch; arguments as for `LabelPicker`, checked. Training keeps a picker instead."""
     rows, hard = np.asarray(rows), None if hard is None else np.asarray(hard)
     sizes = (("beta", beta, 1), ("eta", eta, 0), ("extra", extra, 0), ("pool_size", pool_size, 1))
     _require_arguments(rows, train, filter_pairs, *sizes)
@@ -232,34 +232,34 @@ def pick_some_labels(
 
 
 def _tickets(shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Integers, int]:
-    """Distinct random numbers [B, H] below `_NO_TICKET` and the mask that reads the column from one."""
+    """Draw distinct random numbers [B, H] below `_NO_TICKET`; return them and the bit mask of their column."""
     bits = shape[1].bit_length()
     ticket = generator.integers(_NO_TICKET >> bits, size=shape) << bits
     return ticket | np.arange(shape[1]), (1 << bits) - 1
 
 
 def _distinct(labels: Integers) -> tuple[Integers, Integers]:
-    """The distinct labels, increasing, and how often each occurs; np.unique would hash, which is slower here."""
+    """Return the distinct labels, increasing, and their counts; np.unique would hash, which is slower here."""
     labels = np.sort(labels)
     first = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]])[: len(labels)])
     return labels[first], np.diff(first, append=len(labels))
 
 
 def _most_frequent(labels: Integers, room: int) -> Integers:
-    """Up to `room` distinct labels, the most frequent first, ties by smaller id."""
+    """Return up to `room` distinct labels, the most frequent ones, ties by smaller id."""
     distinct, count = _distinct(labels)
     return distinct if len(distinct) <= room else distinct[np.argsort(-count, kind="stable")[:room]]
 
 
 def _scattered(shape: tuple[int, ...], cells: Integers, values: NDArray[Any]) -> NDArray[Any]:
-    """Zeros [B, P] with values [n] at flat cells [n]."""
+    """Return zeros [B, P] with `values` [n] at the flat positions `cells` [n]."""
     array = np.zeros(shape, values.dtype)
     array.reshape(-1)[cells] = values
     return array
 
 
 def _mask_outside(positive: NDArray[np.bool_], cells: Integers) -> NDArray[np.bool_] | None:
-    """True at the flat cells that are not positive, [B, P]; None if there are none."""
+    """Return a mask [B, P], true at the flat positions `cells` that are not positive; None if there are none."""
     cells = cells[~positive.reshape(-1)[cells]]
     if not len(cells):
         return None
@@ -269,7 +269,7 @@ def _mask_outside(positive: NDArray[np.bool_], cells: Integers) -> NDArray[np.bo
 
 
 def _contains(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
-    """Which of the wanted keys, of any shape, are among the increasing `keys` [T]."""
+    """Return which of the wanted keys, of any shape, are among the increasing `keys` [n]."""
     if not len(keys):
         return np.zeros(wanted.shape, np.bool_)
     found: NDArray[np.bool_] = keys.take(np.searchsorted(keys, wanted), mode="clip") == wanted

@@ -20,13 +20,13 @@ class WholeSpaceBatches:
     """Nearly equal batches of random rows, ceil(N / batch size) an epoch; a `harness.train.BatchSource`."""
 
     def __init__(self, inputs: Inputs, batch_size: int, *, beta: int | None = None, seed: int | None = None) -> None:
-        """Takes the labels.
+        """Prepare the batch plan and the positives.
 
         Args:
-            inputs: The train side.
+            inputs: Train rows and labels.
             batch_size: Most rows of a batch.
-            beta: Positives a query draws at a step; None for all it has.
-            seed: Of every draw; by default the run's.
+            beta: Positives drawn per query at a step; None for all it has.
+            seed: Seed of every draw; by default the run's.
         """
         rows = inputs.train.shape[0]
         self._picker = LabelSpacePicker(inputs.train, inputs.train_filter, beta=beta, soft=inputs.soft)
@@ -36,45 +36,45 @@ class WholeSpaceBatches:
         warn_of_large_batch(inputs, batch_size)
 
     def refresh(self, epoch: int) -> dict[str, float]:
-        """Mine nothing."""
+        """Do nothing: nothing is mined."""
         return {}
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Rows of every batch of the epoch."""
+        """Return the rows of every batch of the epoch."""
         return self._plan.batches(self._seed, epoch)
 
     def pool(self, rows: NDArray[np.int64], step: int) -> LabelSpace:
-        """All labels for rows [B], with the positives they draw at this step."""
+        """Return all labels, with the known pairs of rows [B] and the positives that they draw at this step."""
         return self._picker.pick(rows, stream(self._seed, "positives", step))
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Empty: everything follows from the arguments."""
+        """Return an empty dict: everything follows from the arguments."""
         return {}
 
     def load_state(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Takes `state` back."""
+        """Do nothing: there is no state."""
 
 
 class LabelSpacePicker:
-    """Knows the pairs of all train rows; a pick costs what the batch holds."""
+    """Picks all labels as the pool, with the known pairs of the batch; the cost of a pick does not depend on N or L."""
 
     def __init__(
         self, train: csr_array, filter_pairs: csr_array, *, beta: int | None = None, soft: bool = False
     ) -> None:
-        """Takes the labels.
+        """Store the pairs of all train rows.
 
         Args:
             train: Positives [N, L]; every stored entry is one.
             filter_pairs: Pairs [N, L] that are neither positive nor negative.
-            beta: Positives a query draws; None for all it has.
-            soft: Stored values are targets in (0, 1], and draws are in proportion to them; otherwise every stored entry
-                is a whole positive.
+            beta: Positives drawn per query; None for all it has.
+            soft: Whether stored values are targets in (0, 1], to which draws are proportional; otherwise every stored
+                entry has the target 1.
         """
         self._labels, self._soft = train.shape[1], soft
         self._train, self._filter, self._beta = rows_of(train, values=soft), rows_of(filter_pairs), beta
 
     def pick(self, rows: NDArray[np.int64], positives: np.random.Generator) -> LabelSpace:
-        """All labels for the train rows [B]; `positives` draws."""
+        """Return all labels with the known pairs of the train rows [B]; `positives` gives the random numbers."""
         known, masked = pairs_of(self._train, rows), pairs_of(self._filter, rows)
         drawn, target = np.ones(len(known.label), np.bool_), known.target
         if self._beta is not None:

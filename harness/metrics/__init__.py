@@ -26,7 +26,7 @@ from harness.errors import UserError, unknown_name
 from harness.metrics.hits import ByWeight, Floats, Integers, Ranks, by_blocks, hits_of_block, row_sums
 
 METRIC_VERSION = 1
-"""Bumped whenever the same predictions would score differently; tables refuse to mix versions."""
+"""Raised whenever the same predictions would score differently; tables refuse to mix versions."""
 
 DEFAULT_KS = (1, 3, 5)
 FREQUENCY_BINS = ("head", "torso", "tail")
@@ -34,7 +34,7 @@ FREQUENCY_BINS = ("head", "torso", "tail")
 
 @dataclass(frozen=True)
 class Metric:
-    """What a reader needs to know about one family of figures."""
+    """Description of one family of metrics, such as P@k for all k."""
 
     definition: str
     unit: str = "percent"
@@ -53,13 +53,13 @@ METRICS = {
 
 
 def names(ks: Sequence[int], weighted: bool) -> list[str]:
-    """Every key that `evaluate` gives; those that need inverse propensities only if there are any."""
+    """Return every key of the result of `evaluate`; `weighted` says whether there are inverse propensities."""
     families = [family for family in METRICS if weighted or not family.startswith("PS")]
     return [f"{family}@{k}" for family in families for k in ks]
 
 
 def describe(key: str) -> Metric:
-    """The meaning of a result's key, for example `PSP@5`."""
+    """Return the description of a metric by its key, for example `PSP@5`."""
     family = key.partition("@")[0]
     if family not in METRICS:
         raise unknown_name("metric", family, METRICS)
@@ -67,7 +67,7 @@ def describe(key: str) -> Metric:
 
 
 def inverse_propensity(train_labels: csr_array, a: float, b: float) -> Floats:
-    """Inverse propensity w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A, [L].
+    """Compute the inverse propensities w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A, [L].
 
     Args:
         train_labels: Positives [N, L] of the original train rows, without label texts added as rows.
@@ -88,7 +88,7 @@ def inverse_propensity(train_labels: csr_array, a: float, b: float) -> Floats:
 def evaluate(
     topk: Integers | Ranks, truth: csr_array, inverse_propensity: Floats | None = None, ks: Sequence[int] = DEFAULT_KS
 ) -> dict[str, float]:
-    """All metrics in percent; `PSP@k` and `PSnDCG@k` are absent, never guessed, when there are no propensities.
+    """Compute all metrics in percent; `PSP@k` and `PSnDCG@k` are absent if there are no propensities.
 
     A ratio whose denominator is empty because no row has a label is 0.
 
@@ -107,7 +107,7 @@ def evaluate(
 def per_row(
     topk: Integers | Ranks, truth: csr_array, inverse_propensity: Floats | None = None, ks: Sequence[int] = DEFAULT_KS
 ) -> dict[str, Floats]:
-    """Scores of every row [M], for paired tests; the mean over rows is the value that `evaluate` reports.
+    """Compute the scores of every row [M], for paired tests; the mean over rows is the value that `evaluate` reports.
 
     `PSP@k` and `PSnDCG@k` are ratios of averages, so a row's share is its numerator over the *average* denominator. It
     may exceed 100. `C@k` belongs to the whole set and has no rows. Arguments as in `evaluate`.
@@ -118,7 +118,7 @@ def per_row(
 
 
 def frequency_bins(train_labels: csr_array, bins: Sequence[str] = FREQUENCY_BINS) -> NDArray[np.int64]:
-    """The bin of every label [L], 0 for the most frequent ones; the bins hold equal shares of the train pairs.
+    """Return the bin of every label [L], 0 for the most frequent ones; the bins hold equal shares of the train pairs.
 
     Labels are ordered by train frequency, ties by smaller id. A label belongs to the bin in which its first pair falls,
     so labels without a train pair (zero-shot) are in the last. Five bins are those of the thesis' quantile analysis.
@@ -143,7 +143,7 @@ def contributions(
     inverse_propensity: Floats | None = None,
     bins: Sequence[str] = FREQUENCY_BINS,
 ) -> list[dict[str, str | int | float]]:
-    """How much each group of labels adds to P@k and PSP@k: one entry per bin, whose values sum to the totals.
+    """Split P@k and PSP@k by the frequency of labels: one entry per bin, whose values sum to the totals.
 
     Each entry holds `bin`, the counts `labels`, `zero_shot_labels`, `train_pairs`, `test_pairs`, then `P@k` and, with
     propensities, `PSP@k`. `train_labels` [N, L] and `bins` are those of `frequency_bins`, the rest as in `evaluate`.
@@ -184,7 +184,7 @@ def contributions(
 
 
 def ceiling(truth: csr_array, ks: Sequence[int] = DEFAULT_KS) -> dict[str, float]:
-    """The best P@k, nDCG@k and R@k that any predictor can reach on this truth, in percent."""
+    """Return the best P@k, nDCG@k and R@k that any predictor can reach on this truth, in percent."""
     ks = _checked_ks(ks)
     positives, cut = np.diff(_pattern(truth, "truth").indptr), np.array(ks)[:, None]
     hits = np.minimum(positives, cut)
@@ -193,7 +193,7 @@ def ceiling(truth: csr_array, ks: Sequence[int] = DEFAULT_KS) -> dict[str, float
 
 
 def oracle_topk(truth: csr_array, k: int, inverse_propensity: Floats | None = None) -> NDArray[np.int64]:
-    """The k best predictions [M, k]: true labels by falling weight, ties by smaller id, -1 where a row has fewer."""
+    """Return the k best predictions [M, k]: true labels by falling weight, ties by smaller id, padded with -1."""
     (k,) = _checked_ks((k,))
     pattern = _pattern(truth, "truth")
     weights = _checked_weights(inverse_propensity, pattern)
@@ -209,13 +209,13 @@ def oracle_topk(truth: csr_array, k: int, inverse_propensity: Floats | None = No
 
 
 def short_rows(topk: Integers, k: int) -> int:
-    """How many rows of `topk` [M, K] hold fewer than k predictions, so that some of their misses had no candidate."""
+    """Count the rows of `topk` [M, K] with fewer than k predictions, so that some of their misses had no candidate."""
     (k,) = _checked_ks((k,))
     return int(np.count_nonzero(np.count_nonzero(topk[:, :k] >= 0, axis=1) < k))
 
 
 def ranks_of_truth(topk: Integers, truth: csr_array, depth: int | None = None) -> Ranks:
-    """Finds at which rank each true pair was predicted: each prediction is looked up among the labels of its row.
+    """Find the rank at which each true pair was predicted: each prediction is looked up among the labels of its row.
 
     Args:
         topk: Predicted label ids [M, K], best first, -1 for none.
@@ -232,7 +232,7 @@ def ranks_of_truth(topk: Integers, truth: csr_array, depth: int | None = None) -
 
 
 def _sums(rank: Integers, ks: Sequence[int], group: Integers, groups: int, gain: Floats | None = None) -> Floats:
-    """Sum of the gains [H] (1 each if left out) of the hits with rank < k, for every k and group, [len(ks), groups]."""
+    """Sum the gains [H] (1 each if left out) of the hits with rank < k, for every k and group, [len(ks), groups]."""
     first_k = np.searchsorted(ks, np.arange(ks[-1]), side="right")
     slots = first_k[rank] * groups + group
     sums = np.bincount(slots, gain, len(ks) * groups).astype(np.float64, copy=False).reshape(len(ks), groups)
@@ -242,7 +242,7 @@ def _sums(rank: Integers, ks: Sequence[int], group: Integers, groups: int, gain:
 
 
 def _row_scores(ranks: Ranks, pattern: csr_array, weights: Floats | None, ks: Sequence[int]) -> dict[str, Floats]:
-    """Percentages by family, [len(ks), M]; their mean over rows is the metric."""
+    """Return the percentage of every k and row, [len(ks), M], by family; the mean over rows is the metric."""
     cut, rows = np.array(ks)[:, None], pattern.shape[0]
     discount = 1 / np.log2(np.arange(ks[-1]) + 2)
     # A row without labels has no ideal gain; 1 in its place gives it the score 0.
@@ -275,12 +275,12 @@ def _row_scores(ranks: Ranks, pattern: csr_array, weights: Floats | None, ks: Se
 
 
 def _percent_of(part: Floats, whole: Floats) -> Floats:
-    """100 part / whole [len(ks), 1], and 0 where the whole is empty."""
+    """Return 100 part / whole, where `whole` is [len(ks), 1]; 0 where it is 0."""
     return 100 * part / np.where(whole > 0, whole, np.inf)
 
 
 def _coverage(ranks: Ranks, pattern: csr_array, ks: Sequence[int]) -> dict[str, float]:
-    """Percentage of the labels with a positive that are hit in the first k of some row, for every k."""
+    """Return, for every k, the percentage of the labels with a positive that some row has among its first k."""
     covered = np.zeros((len(ks) + 1, pattern.shape[1]), np.bool_)
     covered[-1, pattern.indices] = True
     first_k = np.searchsorted(ks, np.arange(ks[-1]), side="right")
@@ -295,12 +295,12 @@ def _coverage(ranks: Ranks, pattern: csr_array, ks: Sequence[int]) -> dict[str, 
 
 
 def _keyed(families: Mapping[str, NDArray[Any]], ks: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """Family -> [len(ks), ...] as `family@k` -> [...]."""
+    """Split arrays [len(ks), ...] by family into arrays [...] by key `family@k`."""
     return {f"{family}@{k}": row for family, rows in families.items() for k, row in zip(ks, rows, strict=True)}
 
 
 def _ranks(topk: Integers | Ranks, truth: csr_array, depth: int) -> tuple[csr_array, Ranks]:
-    """The truth as a clean pattern, and the hits of rank < depth."""
+    """Return the truth with each pair once, and the hits of rank < depth."""
     pattern = _pattern(truth, "truth")
     if not isinstance(topk, Ranks):
         return pattern, ranks_of_truth(topk, pattern, depth)
@@ -310,7 +310,7 @@ def _ranks(topk: Integers | Ranks, truth: csr_array, depth: int) -> tuple[csr_ar
 
 
 def _pattern(matrix: csr_array, what: str) -> csr_array:
-    """The matrix with each nonzero pair once; the caller's matrix is left as it is."""
+    """Return the matrix with each nonzero pair once; the caller's matrix is not changed."""
     if not issparse(matrix) or matrix.ndim != 2:
         raise UserError(f"{what} must be a two-dimensional scipy sparse array, not {type(matrix).__name__}")
     if not matrix.shape[0]:

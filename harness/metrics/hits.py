@@ -35,18 +35,18 @@ class Ranks:
     label: NDArray[np.int64]
     """Label of each hit, [H]."""
     rank: NDArray[np.int64]
-    """Best rank at which it was predicted, counted from 0, [H]."""
+    """Best rank at which the label of each hit was predicted, counted from 0, [H]."""
     shape: tuple[int, int]
-    """(M, L) of the truth."""
+    """Shape (M, L) of the truth."""
     depth: int
     """Largest k these ranks can answer for."""
 
     def of_rows(self, rows: slice) -> slice:
-        """Which hits belong to consecutive rows."""
+        """Return the slice of the hits of rows start to stop."""
         return slice(*np.searchsorted(self.row, (rows.start, rows.stop)))
 
     def within(self, depth: int) -> "Ranks":
-        """Only the hits of rank < `depth`."""
+        """Return only the hits of rank < `depth`."""
         if depth == self.depth:
             return self
         if depth > self.depth:
@@ -56,7 +56,7 @@ class Ranks:
 
 
 def hits_of_block(topk: Integers, pattern: csr_array, rows: slice) -> tuple[NDArray[np.int64], ...]:
-    """Row, label and rank [H] of the true pairs that the block's predictions [n, K] contain, in the truth's order."""
+    """Return row, label and rank [H] of the true pairs that a block's predictions [n, K] contain, ordered by row."""
     bounds, row, labels = _block(pattern, rows)
     # -1 leads to one more column, which is empty: a lookup gives 1 + the number of the pair, or 0
     numbers = np.arange(1, len(labels) + 1, dtype=labels.dtype)
@@ -75,22 +75,22 @@ class ByWeight:
     """All labels by falling weight, ties by smaller id."""
 
     label: NDArray[np.int64]
-    """[L]"""
+    """Labels by falling weight, [L]."""
     weight: Floats
-    """Of these labels, [L]."""
+    """Weights in that order, [L]."""
     place: Integers
-    """Of each label in this order, [L]."""
+    """Position of each label in that order, [L]."""
 
     @classmethod
     def of(cls, weights: Floats) -> "ByWeight":
-        """The order of labels by their weights [L]."""
+        """Order the labels by their weights [L]."""
         label = np.argsort(-weights, kind="stable")
         place: Integers = np.empty(len(label), np.int32 if len(label) < 2**31 else np.int64)
         place[label] = np.arange(len(label))
         return cls(label, weights[label], place)
 
     def best(self, pattern: csr_array, rows: slice, depth: int) -> tuple[NDArray[np.int64], ...]:
-        """Row, rank and place in this order, [pairs] each, of the block's first `depth` true labels of each row."""
+        """Return row, rank and position in this order, [pairs] each, of the first `depth` true labels of each row."""
         bounds, row, labels = _block(pattern, rows)
         # One sort orders all rows of the block at once: the row is the upper part of the key, so it stays in its place.
         before = row * len(self.place)
@@ -104,14 +104,14 @@ class ByWeight:
 
 
 def _block(pattern: csr_array, rows: slice) -> tuple[Integers, NDArray[np.int64], Integers]:
-    """Bounds of consecutive rows [n + 1], row of each pair counted from the first one, label of each pair."""
+    """Return the bounds of consecutive rows [n + 1], the row of each pair, counted from 0, and its label."""
     bounds = pattern.indptr[rows.start : rows.stop + 1]
     labels = pattern.indices[bounds[0] : bounds[-1]]
     return bounds - bounds[0], np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)), labels
 
 
 def by_blocks(rows: int, work: Callable[[slice], Result]) -> list[Result]:
-    """Results of `work` for consecutive blocks of rows."""
+    """Run `work` on consecutive blocks of rows, in several threads; return the results in order."""
     blocks = [slice(start, min(start + _BLOCK_ROWS, rows)) for start in range(0, rows, _BLOCK_ROWS)]
     threads = min(available_cores(), _MOST_THREADS, len(blocks))
     if threads == 1:
@@ -121,9 +121,9 @@ def by_blocks(rows: int, work: Callable[[slice], Result]) -> list[Result]:
 
 
 def row_sums(hits: Integers, rank: Integers, weight: Floats, ks: Sequence[int], discount: Floats) -> Floats:
-    """Sums of weight and of weight x discount over the hits with rank < k of each row, [2, len(ks), n].
+    """Sum weight and weight x discount over the hits with rank < k of each row, [2, len(ks), n].
 
-    Of `hits` [n] hits a row, `rank` and `weight` [H] stand one row after the other; `discount` [max k] is by rank.
+    `hits` [n] counts the hits of each row; `rank` and `weight` [H] list them row by row; `discount` [max k] is by rank.
     One product with [max k, 2 len(ks)] sums each hit under the first k that includes it; later k follow by addition.
     """
     first = np.searchsorted(ks, np.arange(ks[-1]), side="right")[:, None] == np.arange(len(ks))
