@@ -75,7 +75,7 @@ def cpu_target(root: Path = Path("/")) -> Target:
     memory = host_memory(root)
     cores = available_cores()  # at an assumed speed: measured on a busy machine, it would vary by chance
     rates = Rates(f"{cores} CPU cores", cores * _CORE_FLOPS, cores * _CORE_FLOPS, cores * _CORE_BYTES, 0.5, "assumed")
-    free = f"{format_size(memory.available)} of {format_size(memory.total)} free, by {memory.limited_by}"
+    free = f"{format_size(memory.available)} of {format_size(memory.total)} free; limit: {memory.limited_by}"
     return Target("cpu", memory.total, memory.available, rates, free)
 
 
