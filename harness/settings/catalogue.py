@@ -1,7 +1,7 @@
-"""Names of the parts that a setting can choose, each with the place of its code; nothing is imported here.
+"""Registries of losses, encoders and augmentations: the names that settings choose from, without importing the code.
 
-Settings are checked against these names without loading the code behind them. `harness.loss` and `harness.augment` say
-what such a function must look like; a package outside adds its own through the entry point group named here.
+`harness.loss` and `harness.augment` define the signature of such a function; a package outside this repository adds its
+own through the entry point group named here.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +56,7 @@ for _name, _target, _summary in (
     ENCODERS.register(_name, f"harness.model.encoders.{_target}", _summary)
 
 NONE = "none"
-"""The augmentation that stands for the train rows as they are."""
+"""Name of the augmentation that adds no rows."""
 
 AUGMENTATIONS: "Registry[Augmentation]" = Registry("augmentation", group="xmc_harness.augmentations")
 for _name, _target, _summary in (

@@ -1,8 +1,8 @@
-"""Which settings decide the result of a run, and so when two runs are the same.
+"""Which settings decide the result of a run, and thus whether two runs are the same.
 
 Each field of `RunConfig` and of a method's parameters is marked with what it decides (`harness.settings.schema`). A
-record that is older than a setting counts as a run with the value that the harness had before there was a choice.
-Configs are taken as recorded: nested values, folders by name.
+record that is older than a setting counts as a run with the value that the harness used before the setting existed.
+Configs are given as recorded: nested values, folders by name.
 """
 
 import json
@@ -21,29 +21,29 @@ from harness.settings.schema import NAME, RECORD, SPEED, Decides, RunConfig
 
 _ABSENT = object()
 BEFORE: dict[str, Any] = {"validation": {"draw": "any"}}
-"""What an older record counts as where that is not the default of today."""
+"""Values of settings that older records lack, where they are not today's default."""
 
 
 @cache
 def marked(kind: Decides) -> frozenset[str]:
-    """The settings of a run, groups included, that are marked so."""
+    """Return the names of the top-level settings, groups included, that are marked with `kind`."""
     return frozenset(name for name, field in RunConfig.model_fields.items() if kind in field.metadata)
 
 
 def upgrade(config: Mapping[str, Any]) -> Flat:
-    """All settings of a recorded config, with those that it is too old to have."""
+    """Return all settings of a recorded config, those that it is too old to have filled in."""
     return _defaults(str(config.get("method"))) | flat(config)
 
 
 def fixed(config: Mapping[str, Any]) -> Flat:
-    """What an interrupted run must go on with: all settings but those of its record and those without effect."""
+    """Return the settings that a resumed run must keep: all but those marked `RECORD` and those without effect."""
     settings = upgrade(config)
     free = {key for key in settings if key.partition(".")[0] in marked(RECORD)} | _idle(settings)
     return {key: value for key, value in settings.items() if key not in free}
 
 
 def decisive(config: Mapping[str, Any]) -> Flat:
-    """What decides the result besides method, data, encoder and seed, by dotted key, without what has no effect."""
+    """Return the settings in effect that decide the result besides method, dataset, encoder and seed, by dotted key."""
     speed, elsewhere = _speed(str(config.get("method"))), marked(NAME) | marked(SPEED)
     return {
         key: value
@@ -55,14 +55,14 @@ def decisive(config: Mapping[str, Any]) -> Flat:
 def key(
     config: Mapping[str, Any], dataset: Mapping[str, Any], metric_version: int, encoder_identity: str | None
 ) -> str:
-    """A hash of what decides the numbers of a run; two runs with one key are the same run.
+    """Return a hash of all that decides the result of a run; two runs with one key are the same run.
 
     Args:
-        config: As recorded.
-        dataset: As recorded: its digest, filter and propensity constants count.
-        metric_version: Of `harness.metrics`.
-        encoder_identity: Hash of the encoder's weights where its name does not tell them: a folder is recorded by its
-            last name, and other weights may lie in another folder of that name.
+        config: The config as recorded.
+        dataset: The dataset as recorded: its digest, filter and propensity constants count.
+        metric_version: Version of the metrics, from `harness.metrics`.
+        encoder_identity: Hash of the encoder's weights if its name does not identify them: a folder is recorded by its
+            last name alone, and another folder of that name may hold other weights.
     """
     names = [config[name] for name in sorted(marked(NAME))]
     data = [dataset.get(name) for name in ("digest", "filter", "propensity")]
@@ -70,7 +70,7 @@ def key(
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """One line per field that differs between two nested settings, with dotted names; an empty group is no field."""
+    """Return one line per difference between two nested settings, with dotted keys; empty groups are ignored."""
     lines = []
     for key in sorted(before.keys() | after.keys()):
         values = [group.get(key, _ABSENT) for group in (before, after)]
@@ -84,7 +84,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The keys that have several values among the flat settings that have them at all."""
+    """Return the keys with more than one value among several flat settings; settings without a key are ignored."""
     values: dict[str, list[Any]] = {}
     for one in settings:
         for name, value in one.items():
@@ -94,7 +94,7 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _idle(settings: Flat) -> set[str]:
-    """Settings without effect: how rows are augmented if none are, how they are validated on if none are."""
+    """Return the settings without effect: of augmentation or validation if there is none."""
     unused = [("augment_options.", settings.get("augment", "none") == "none")]
     unused.append(("validation.", not settings.get("validation.size")))
     return {key for key in settings for prefix, idle in unused if idle and key.startswith(prefix)} - {"validation.size"}
@@ -115,7 +115,7 @@ def _defaults(method: str) -> Flat:
 
 
 def _parameters(method: str) -> type[BaseModel] | None:
-    """The class of a method's parameters; None if the method is unknown here."""
+    """Return the class of a method's parameters; None if the method is unknown here."""
     try:
         return load_method(method).params
     except UserError:

@@ -20,12 +20,12 @@ from harness.io.yaml import parse_yaml, read_yaml
 from harness.settings.schema import RunConfig
 
 Flat = dict[str, Any]
-"""Values by dotted key."""
+"""Settings by dotted key, for example `search.k`."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values of one origin, nested as in `RunConfig`."""
+    """Settings from one origin (a file, the command line ...), nested as in `RunConfig`."""
 
     origin: str
     values: dict[str, Any]
@@ -48,7 +48,7 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def read_config_file(path: Path) -> Layer:
-    """A run config: YAML written by a person, or the config.json of an earlier run's folder."""
+    """Read a run config: a YAML file, or the config.json of a run folder."""
     values = read_yaml(path)
     if set(values) == {"config", "origins"} and isinstance(values["config"], dict):
         values = values["config"]
@@ -66,7 +66,7 @@ def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
                 inner = target.get(part)
                 target[part] = target = inner if isinstance(inner, dict) else {}
             target[path[-1]] = value
-            origins.pop(".".join(path), None)  # set anew at the end: the last entry is the last word
+            origins.pop(".".join(path), None)  # inserted again at the end: the last entry is the origin that won
             origins[".".join(path)] = layer.origin
     return merged, origins
 
@@ -81,7 +81,7 @@ def _leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator
 
 
 def route_parameters(layer: Layer, params: type[BaseModel]) -> Layer:
-    """Move bare names of the method's parameters under `params`, so that `--set beta=3` reads as in the papers."""
+    """Move the method's parameters that are named without `params.` under `params`, so that `--set beta=3` works."""
     bare = (set(parameter_names(params)) - set(RunConfig.model_fields)) & set(layer.values)
     if not bare:
         return layer
@@ -93,7 +93,7 @@ def route_parameters(layer: Layer, params: type[BaseModel]) -> Layer:
 
 
 def own_encoder_options(layers: list[Layer]) -> list[Layer]:
-    """The layers without options that one of them gives together with an encoder which a later one replaces."""
+    """Return the layers without the encoder options of a layer whose encoder a later layer replaces."""
     chosen = [layer.values["encoder"] for layer in layers if "encoder" in layer.values][-1:]
 
     def kept(layer: Layer) -> Layer:
@@ -105,20 +105,20 @@ def own_encoder_options(layers: list[Layer]) -> list[Layer]:
 
 
 def flat(values: Mapping[str, Any]) -> Flat:
-    """Nested values by dotted key; an empty group has none."""
+    """Return nested values by dotted key; tuples become lists, an empty group has no key."""
     leaves = {".".join(path): value for path, value in _leaves(values) if not isinstance(value, Mapping)}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in leaves.items()}
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, str]:
-    """The same as strings."""
+    """Return nested values by dotted key, each as a string (JSON unless it is one)."""
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(values).items()}
 
 
 def resolve_layers(layers: list[Layer], params: type[BaseModel]) -> tuple[RunConfig, dict[str, str]]:
-    """Merge and validate; raise one `UserError` that lists every fault with its origin.
+    """Merge and validate layers; raise one `UserError` that lists every fault with its origin.
 
-    The method's parameters come back complete: every parameter of `params` with its final value.
+    Return the config, whose `params` has the final value of every parameter, and the origin of each dotted key.
     """
     merged, origins = merge(route_parameters(layer, params) for layer in own_encoder_options(layers))
     faults: list[str] = []
@@ -140,12 +140,12 @@ def resolve_layers(layers: list[Layer], params: type[BaseModel]) -> tuple[RunCon
 
 
 def parameter_names(params: type[BaseModel]) -> list[str]:
-    """The names under which a method's parameters are set."""
+    """Return the names under which a method's parameters are set: the field's alias if it has one."""
     return [field.alias or name for name, field in params.model_fields.items()]
 
 
 def card_layers(card: DatasetCard, method: str) -> list[Layer]:
-    """The settings a card recommends: for every method, then for this one."""
+    """Return two layers of settings that a card recommends: for every method, then for this one."""
     return [
         Layer(f"card {card.name}, defaults", card.defaults),
         Layer(f"card {card.name}, recommended for {method}", card.recommended.get(method, {})),
@@ -178,7 +178,7 @@ def _describe(error: ValidationError, origins: dict[str, str], prefix: str, know
 
 
 def _names_beside(place: tuple[int | str, ...], known: Iterable[str]) -> Iterable[str]:
-    """The names that may stand where an unknown one was found: inside a group of settings, those of the group."""
+    """Return the names allowed beside an unknown one: the settings of its group, or `known` at the top level."""
     field = RunConfig.model_fields.get(str(place[0])) if len(place) == 2 else None
     group = field.annotation if field else None
     return group.model_fields if isinstance(group, type) and issubclass(group, BaseModel) else known

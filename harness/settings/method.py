@@ -1,10 +1,11 @@
-"""What a method is: a class of parameters and a function that builds parts.
+"""Methods: a class of parameters and a function that builds model, scorer and stages of training.
 
 `methods/<name>.py` exposes `METHOD = Method(Params, build)`; the class holds the default and the documentation of each
 parameter and imports nothing heavy, `build` imports what it needs. `methods/<name>.yaml` beside it holds the summary,
-the reference and the ranges of a sweep; a dash in the name is an underscore in that of the module. A preset is a YAML
-file alone, with `preset_of: <method>` and the values that differ. A package outside this repository adds its own method
-with an entry point of group `xmc_harness.methods` that names such a `METHOD`; its YAML lies beside its module too.
+the reference and the search ranges of a sweep; a dash in the name becomes an underscore in the module's name. A preset
+is a YAML file alone, with `preset_of: <method>` and the values that differ. A package outside this repository adds its
+own method with an entry point of group `xmc_harness.methods` that names such a `METHOD`; its YAML lies beside its
+module too.
 """
 
 import re
@@ -38,28 +39,28 @@ METHOD_FOLDER = Path(__file__).parents[2] / "methods"
 
 
 class Scoring(Protocol):
-    """A model as search sees it: score(query, label) is the inner product of two vectors.
+    """A trained model whose score(query, label) is the inner product of two vectors.
 
-    A model may have several ways of scoring (its dual encoder, its classifier, both); each has vectors of its own, and
-    the first is the one whose metrics a run reports.
+    A model may have several scorers (its dual encoder, its classifier, both); each has vectors of its own, and a run
+    reports the metrics of the first.
     """
 
     @property
     def scorers(self) -> tuple[str, ...]:
-        """Names of the ways of scoring."""
+        """Names of the scorers; a run reports the first."""
         ...
 
     @property
     def text_scorer(self) -> str | None:
-        """The one whose label vectors come from text alone, so that it can score labels it was never trained on."""
+        """The scorer that needs only a label's text, so that it can score unseen labels; None if there is none."""
         ...
 
     def query_vectors(self, tokens: "Ragged", scorers: tuple[str, ...]) -> "dict[str, NDArray[np.float32]]":
-        """Vectors of queries for the given ways of scoring, [n, D] each."""
+        """Return the query vectors of each given scorer, [n, D]."""
         ...
 
     def label_vectors(self, tokens: "Ragged", scorers: tuple[str, ...]) -> "dict[str, NDArray[np.float32]]":
-        """Vectors of labels for the given ways of scoring, [L, D] each; for `text_scorer` alone, of any texts."""
+        """Return the label vectors of each given scorer, [L, D]; `text_scorer` accepts tokens of any texts."""
         ...
 
 
@@ -69,97 +70,97 @@ class Ranker(Protocol):
 
     @property
     def scorers(self) -> tuple[str, ...]:
-        """Names of its ways of ranking; the first is the one a run reports."""
+        """Names of the scorers; a run reports the first."""
         ...
 
     @property
     def text_scorer(self) -> str | None:
-        """None: it can score only the labels that it was fitted on."""
+        """Always None: labels that it was not fitted on cannot be scored."""
         ...
 
     def rank(self, tokens: "Ragged", k: int, exclude: "csr_array | None", scorer: str) -> "TopK":
-        """The best k labels of queries [n]; pairs in `exclude` [n, L] are masked before the ranking."""
+        """Return the best k labels of queries [n]; pairs in `exclude` [n, L] are masked before the ranking."""
         ...
 
 
 class Fitted(Protocol):
-    """A model that is fitted in one go, by code that is not ours or in closed form, instead of trained in steps."""
+    """A model that is fitted in one call, by a library or in closed form, instead of trained in steps."""
 
     def fit(self) -> dict[str, Any]:
-        """Fit on the train side; return metadata for the record."""
+        """Fit the model on the train rows; return metadata for the record."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what `load` needs into an existing, empty folder; nothing in it is executed on loading."""
+        """Write the fitted model into an existing, empty folder; it must hold no code and no pickles."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote, in place of fitting."""
+        """Load a model that `save` wrote, in place of fitting."""
         ...
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a method may build from: train rows and labels, never test or validation rows."""
+    """Input of a method's `build`: train rows and labels, never test or validation rows."""
 
     train: "csr_array"
-    """Train labels, [N, L]; augmented rows come last, see `harness.augment`."""
+    """Positives of the train rows, [N, L]; augmented rows come last, see `harness.augment`."""
     train_filter: "csr_array"
-    """Pairs that are neither positive nor negative, [N, L]."""
+    """Filter pairs, neither positive nor negative, [N, L]."""
     train_tokens: "Ragged"
-    """[N]."""
+    """Token ids of the train rows, [N]."""
     label_tokens: "Ragged"
-    """[L]."""
+    """Token ids of the label texts, [L]."""
     encoder: "Encoder"
     device: str
     batch_tokens: int
     seed: int
     warn: Callable[[str], None]
-    """Called with one line about a setting that does not have the effect one would expect."""
+    """Called with a warning, one line, for example about a setting without the expected effect."""
     own: "Inputs | None" = None
-    """The same without augmented rows, where there are any."""
+    """These inputs without augmented rows; None if there are no augmented rows."""
     soft: bool = False
-    """The values of `train` are targets in (0, 1]; otherwise every stored pair is a whole positive."""
+    """Whether the values of `train` are soft targets in (0, 1]; otherwise all of them are 1."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method is made of for one run."""
+    """The parts that a method builds for one run."""
 
     scoring: Scoring | Ranker
     model: "nn.Module | None" = None
-    """What is trained and saved; None for a method without training."""
+    """The module that is trained and saved; None for a method without training."""
     stages: "Callable[[], tuple[Stage, ...]]" = tuple
-    """Makes the phases of training, in order; called for a training only, because an optimiser needs memory."""
+    """Returns the stages of training, in order; called only for training, because optimisers need memory."""
     fitted: Fitted | None = None
-    """What is fitted in one go, in place of `model` and `stages`."""
+    """The model that is fitted in one call, in place of `model` and `stages`."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A registered method."""
+    """A method: its class of parameters, and the function that builds its parts."""
 
     params: type[BaseModel]
     build: Callable[[Inputs, Any], Parts]
 
 
 class SearchRange(Settings):
-    """Where a sweep looks for the value of a parameter: a range of numbers, or a list of choices."""
+    """Values of a parameter that a sweep searches: a range of numbers, or a list of choices."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     parameters: tuple[str, ...] = Field(
         default=(), strict=False, validation_alias=AliasChoices("parameters", "knobs"), serialization_alias="knobs"
     )
-    """Settings that get the value, if not the one of the range's own name; `knobs` in stored studies."""
+    """Settings that get the value; empty for the setting named like the range. Stored studies call it `knobs`."""
     low: int | float | None = None
     high: int | float | None = None
     log: bool = False
-    """Draw evenly on a logarithmic scale."""
+    """Draw values evenly on a logarithmic scale."""
     step: int | float | None = None
     choices: list[int | float | str | bool | None] | None = None
     rate: Literal["encoder", "heads", "classifier", "one_vs_all"] | None = None
-    """Which learning rate of the encoder a setting that is null stands for."""
+    """Which learning rate of the encoder replaces a null setting at the start of a sweep."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -177,18 +178,18 @@ class SearchRange(Settings):
 
 
 class MethodCard(Settings):
-    """The YAML beside a method."""
+    """The YAML file of a method or preset."""
 
     summary: str
     reference: str = ""
-    """The paper, in one line."""
+    """Reference to the paper, in one line."""
     preset_of: str | None = None
     defaults: dict[str, Any] = Field(default={})
-    """Run settings this method prefers, for example its encoder."""
+    """Default run settings of this method, for example its encoder."""
     params: dict[str, Any] = Field(default={})
-    """Of a preset: the parameters in which it differs from its method."""
+    """For a preset: the parameters in which it differs from its method."""
     search: dict[str, SearchRange] = Field(default={})
-    """Where a sweep looks, by the names that `sweep --over` takes; a preset has those of its method and its own."""
+    """Search ranges of a sweep, by the names that `sweep --over` takes; a preset also has those of its method."""
 
     @model_validator(mode="after")
     def _defaults_are_in_the_class(self) -> Self:
@@ -199,7 +200,7 @@ class MethodCard(Settings):
 
 @cache
 def methods() -> Registry[Method]:
-    """Every method and preset by name; nothing is imported until one is asked for."""
+    """Return the registry of all methods and presets; a method's module is imported only by `get`."""
     registry: Registry[Method] = Registry("method", group="xmc_harness.methods")
     for path in sorted(METHOD_FOLDER.glob("*.yaml")):
         card = read_method_card(path)
@@ -212,7 +213,7 @@ def methods() -> Registry[Method]:
 
 @cache
 def read_method_card(path: Path) -> MethodCard:
-    """Parse the YAML of a method, once per process."""
+    """Read the YAML of a method or preset, once per process."""
     return read_model(path, MethodCard)
 
 
@@ -227,11 +228,11 @@ def load_method(name: str) -> Method:
 
 
 _NAME = re.compile(r"[\w.-]{1,100}")
-"""Names that can be those of files; a record may name its method in any way."""
+"""Method names that are safe as file names; a record from elsewhere may hold any name."""
 
 
 def method_card_path(name: str) -> Path:
-    """Where the YAML of a method or preset lies; a module outside this repository is located, not imported."""
+    """Return the path of the YAML of a method or preset; a module outside this repository is located, not imported."""
     path = METHOD_FOLDER / f"{name}.yaml"
     if _NAME.fullmatch(name) and path.exists():
         return path
@@ -245,7 +246,7 @@ def method_card_path(name: str) -> Path:
 
 
 def method_layer(name: str) -> Layer:
-    """What the YAML of a method sets, presets over what they are a preset of; other defaults are in its class."""
+    """Return the settings in the YAML of a method, or of a preset over its method; other defaults are in its class."""
     path = method_card_path(name)
     card = read_method_card(path)
     base = method_layer(card.preset_of).values if card.preset_of else {"params": {}}
@@ -253,6 +254,6 @@ def method_layer(name: str) -> Layer:
 
 
 def search_ranges(name: str) -> dict[str, SearchRange]:
-    """Where a sweep looks, by name; a preset has the ranges of its method under its own."""
+    """Return the search ranges of a sweep, by name; those of a preset override those of its method."""
     card = read_method_card(method_card_path(name))
     return {**(search_ranges(card.preset_of) if card.preset_of else {}), **card.search}

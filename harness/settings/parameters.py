@@ -27,41 +27,41 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 
 class BatchSettings(Settings):
-    """Which queries go together; see `harness.batching`."""
+    """How train rows are grouped into batches; see `harness.batching`."""
 
     batch_size: Count = 256
-    """Queries in a batch; with `clusters` a batch is one of 2^floor(log2(N / batch_size)) clusters."""
+    """Queries in a batch; with clusters at least this many and less than twice as many."""
     batching: Batching = "clusters"
-    """clusters: one cluster of similar queries a batch; glued: many small ones (NGAME); random."""
+    """clusters: one cluster of similar queries a batch; glued: many small clusters (NGAME); random: random queries."""
     cluster_size: Count = 8
-    """Queries in a cluster of a glued batch."""
+    """With glued batches: queries in a cluster."""
     double_at: Epochs = ()
-    """Epochs at which `cluster_size` doubles (NGAME)."""
+    """Epochs, counted from 0, at which `cluster_size` doubles (NGAME)."""
     random_epochs: Steps = 2
-    """First epochs in random order, without hard negatives."""
+    """Number of first epochs with random batches and no hard negatives."""
     refresh_epochs: Count = 5
-    """Encode, search and cluster anew every so many epochs (the papers' other tau)."""
+    """Epochs between refreshes: encode all rows, search hard negatives and cluster anew."""
 
 
 class PoolSettings(Settings):
     """Which labels a batch is scored against; see `harness.batching.pool`."""
 
     beta: Count | None = 3
-    """Positives drawn a query; null: all."""
+    """Positives drawn for each query; null: all."""
     eta: Steps = 6
-    """Hard negatives drawn a query, from its shortlist of best wrong labels."""
+    """Hard negatives drawn for each query, from its shortlist."""
     shortlist: Count | None = None
-    """Wrong labels kept a query; null: eta x refresh_epochs."""
+    """Highest-scoring wrong labels kept for each query; null: eta x refresh_epochs."""
     pool_size: Count | None = None
-    """Most labels in the pool of a batch; null: no limit."""
+    """Largest number of labels in the pool of a batch; null: no limit."""
     replacement: bool = False
-    """Draw positives with replacement, as the reference code does."""
+    """Draw a query's positives with replacement, as the papers' code does."""
     fill: bool = True
     """Fill a pool of limited size with further positives of the batch."""
 
 
 class MiningSettings(BatchSettings, PoolSettings):
-    """Which queries go together, and which labels they are scored against."""
+    """How batches are formed, and which labels they are scored against."""
 
 
 class OptimSettings(Settings):
@@ -70,32 +70,32 @@ class OptimSettings(Settings):
     epochs: Count = 15
     """Passes over the train rows."""
     lr_encoder: Positive | None = None
-    """Learning rate of the encoder; null: what it was made for, 1e-4 for a transformer (papers), more for static."""
+    """Peak learning rate of the encoder; null: the encoder's own, 1e-4 for a transformer (papers), more for static."""
     weight_decay: NotNegative = 0.05
     """Decoupled weight decay (AdamW)."""
     schedule: Schedule = "cosine"
-    """How learning rates fall after the warm-up."""
+    """How learning rates fall after the warm-up; constant: not at all."""
     warmup_epochs: NotNegative = 2.0
-    """Epochs in which learning rates rise; at most half of the training."""
+    """Epochs of warm-up, in which learning rates rise linearly; at most half of `epochs`."""
     warmup_steps: Steps | None = None
-    """Steps in place of `warmup_epochs`."""
+    """Steps of warm-up in place of `warmup_epochs`; null: use `warmup_epochs`."""
     clip: Positive | None = None
-    """Largest norm of all gradients together; null: no clipping."""
+    """Gradients are clipped to this norm, taken over all parameters; null: no clipping."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of matrix products; auto: bfloat16 on CUDA, float32 elsewhere."""
+    """Number type of matrix products; auto: bfloat16 on CUDA, float32 elsewhere."""
     micro_batch_tokens: Count = 16_384
-    """Tokens of a transformer's batch whose activations are in memory at once; dropout is drawn piece by piece."""
+    """Tokens per micro-batch of a transformer, whose activations are in memory at once; dropout is drawn for each."""
     gradient_cache: bool = True
-    """Encode twice what does not fit at once; false: keep all activations."""
+    """Gradient caching: encode a batch larger than one micro-batch twice; false: keep all activations in memory."""
 
 
 class TableSettings(Settings):
-    """Where the classifier table Psi and its moments are, and in what they are stored; see `harness.model.tables`."""
+    """Memory and number type of the classifier table Psi and its optimiser moments; see `harness.model.tables`."""
 
     table_device: Literal["auto", "host", "device"] = "auto"
-    """host: Psi and its moments in CPU memory, rows are copied at each step; auto is device."""
+    """Where Psi and its moments are; host: in CPU memory, the rows of a batch are copied at each step; auto: device."""
     table_precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 halves the memory of Psi and its moments: computed in float32, rounded stochastically."""
+    """Number type of Psi and its moments; bfloat16: half the memory, computed in float32 and rounded stochastically."""
 
 
 class LossSettings(Settings):
@@ -104,9 +104,9 @@ class LossSettings(Settings):
     loss: LossName = "decoupled-softmax"
     """Loss over the pool; `harness ls losses` lists them."""
     temperature: Positive = 1 / 27
-    """Scores are divided by it; 1/18 in the papers' code; a sweep calls it tau."""
+    """Scores are divided by this temperature; 1/18 in the papers' code; named tau in sweeps."""
     lambda_d: Share = 1.0
-    """Share of query-to-label in the dual encoder's loss; 1: no symmetric term; papers 0.5."""
+    """Weight of the dual encoder's query-to-label loss, label-to-query has the rest; 1: no such term; papers 0.5."""
 
     @model_validator(mode="after")
     def _cosines(self) -> Self:
@@ -125,15 +125,15 @@ class ClassifierLossSettings(Settings):
     loss_classifier: LossName = "decoupled-softmax"
     """Loss of the classifier over the pool."""
     temperature_classifier: Positive = 1 / 27
-    """Temperature of the classifier's scores."""
+    """Temperature that the classifier's scores are divided by."""
     lambda_c: Share = 1.0
-    """Share of query-to-label in the classifier's loss; 1: no symmetric term; papers 0.5."""
+    """Weight of the query-to-label loss of the classifier, label-to-query has the rest; 1: no such term; papers 0.5."""
     bce_weight: NotNegative = 0.0
     """Weight of an auxiliary binary cross entropy of the classifier; thesis 1."""
     bce_reduction: Literal["mean", "sum-labels"] = "mean"
-    """mean over all pairs of the pool; sum-labels: summed over labels, mean over queries."""
+    """Reduction of binary cross entropy; mean: over all pairs; sum-labels: sum over labels, mean over queries."""
     balance: Annotated[Share, Field(alias="lambda")] = 0.5
-    """Share of the dual encoder's loss."""
+    """Weight of the dual encoder's loss, between 0 and 1; the classifier's loss has the rest."""
 
     @model_validator(mode="after")
     def _bce_once(self) -> Self:
@@ -148,8 +148,8 @@ class TextSettings(Settings):
     """How texts become sparse features; see `harness.model.tfidf`."""
 
     ngrams: Literal[1, 2] = 1
-    """1: words; 2: words and pairs of neighbouring words."""
+    """Terms; 1: words; 2: words and pairs of neighbouring words."""
     sublinear: bool = True
-    """tf is 1 + log(count); false: the count."""
+    """Term frequency is 1 + log(count); false: the count."""
     min_rows: Count = 1
     """Terms in fewer train rows are left out."""

@@ -1,9 +1,10 @@
 """What the papers report, row by row, and the settings that come nearest to each row.
 
-`methods/published/<table>.yaml` holds one printed table: its figures as printed (null for a dash), what the paper left
-unsaid, and per row the method and settings of this harness. A row whose method is not here keeps its figures and says
-so under `absent`. A row of one dataset is named `<table>/<row>`, for example `thesis-2.2/unidec/lf-amazon-131k`.
-As a config layer a row lies above the dataset's card and below the command line.
+`methods/published/<table>.yaml` holds one printed table: its figures as printed (null for a dash), what the paper does
+not say, and per row the method and settings of this harness. A row whose method is not implemented here keeps its
+figures and says so under `absent`. A row of one dataset is named `<table>/<row>`, for example
+`thesis-2.2/unidec/lf-amazon-131k`. As a layer of settings a row lies above the dataset's card and below the command
+line.
 """
 
 import difflib
@@ -23,13 +24,13 @@ from harness.settings.method import METHOD_FOLDER
 
 PUBLISHED_FOLDER = METHOD_FOLDER / "published"
 TUNED_FOLDER = METHOD_FOLDER / "tuned"
-"""Tables of our own, in the same form but without printed figures; see `harness.experiments.tune`."""
+"""Folder of the harness's own tables, in the same form but without printed figures; see `harness.experiments.tune`."""
 MATRIX = "benchmark"
-"""The one of these that has every method."""
+"""Name of the own table that has a row for every method."""
 SUBJECT = "unidec"
-"""The row of it that the papers are about."""
+"""Name of that table's row for UniDEC, the method of the papers."""
 JUDGED = ("P@1", "PSP@5")
-"""Metrics in which methods are compared where two have to do."""
+"""Metrics used where methods are compared in two metrics only."""
 
 COLUMNS = {
     "d": "size of the vectors that are searched",
@@ -43,52 +44,52 @@ COLUMNS = {
 """Columns of the papers' tables beside the metrics of `harness.metrics`."""
 
 PRETRAINED = ("distilbert", "msmarco-distilbert", "minilm")
-"""Encoders that a user chooses by what the machine can carry; the others are part of a method."""
+"""Pretrained encoders that a user chooses by the memory of the machine; all others are part of a method."""
 
 Figure = int | float | str | None
-"""A cell as printed; None for a dash or for digits that cannot be read."""
+"""A printed cell; None for a dash or for digits that cannot be read."""
 
 
 class PublishedRow(Strict):
-    """One printed row for one dataset."""
+    """One row of a printed table, for one dataset."""
 
     table: str
-    """Filled in on reading."""
+    """Name of the table; set by the reader."""
     row: str = Field(pattern=r"^[a-z0-9][a-z0-9./-]*$")
-    """Unique in the table; ends in the dataset's name."""
+    """Name of the row, unique in the table; ends in the dataset's name."""
     label: str
-    """The method as printed."""
+    """Name of the method as printed."""
     dataset: str
     method: str | None
-    """A method or preset of this harness."""
+    """A method or preset of this harness; None if there is none, see `absent`."""
     scorer: Literal["concat", "de", "clf"] | None = None
-    """Which scorer of the method the figures belong to."""
+    """Scorer of the method that the figures belong to; None for its first."""
     settings: dict[str, Any] = Field(default={})
-    """Published settings, over the method's and the card's: of the run and of the method."""
+    """Published settings of run and method; they override those of the method and the card."""
     elsewhere: dict[str, Any] | None = None
-    """What makes it this row on another dataset, where that is not simply what the table varies."""
+    """Settings of this row on a dataset that the table does not have; None for those that the table varies."""
     results: dict[str, Figure]
     unsaid: list[str] = Field(default=[])
-    """What the paper left open about this row."""
+    """What the paper does not say about this row."""
     slip: str = ""
-    """Why these figures cannot be right as printed, or contradict others; such a row is never a target."""
+    """Why these figures cannot be right as printed, or contradict others; such a row is never compared with."""
     unreadable: list[str] = Field(default=[])
-    """Columns whose digits cannot be read in the source at hand; their figure is null."""
+    """Columns whose digits cannot be read in the copy at hand; their figure is null."""
     nearest: str = ""
-    """In what respect the settings are not the paper's method but the nearest thing here."""
+    """How the settings differ from the paper's method, if they are only the nearest to it."""
     absent: str = ""
-    """Why there is no method for this row."""
+    """Why this harness has no method for this row."""
     chosen: str = ""
-    """Of a table of our own: where the settings come from."""
+    """In a table of the harness's own: where the settings come from."""
 
     @property
     def name(self) -> str:
-        """What `--published` takes."""
+        """Full name `<table>/<row>`, as `--published` takes it."""
         return f"{self.table}/{self.row}"
 
     @property
     def stem(self) -> str:
-        """The row without its dataset; the same on all datasets of the table."""
+        """Name of the row without its dataset; the same on all datasets of the table."""
         return self.row.removesuffix(f"/{self.dataset}")
 
     @model_validator(mode="after")
@@ -111,13 +112,13 @@ class PublishedTable(Strict):
     table: str
     source: str
     caption: str
-    """What it compares, in our words."""
+    """What the table compares, in the harness's words."""
     metrics: list[str]
-    """Its columns: metrics of `harness.metrics` or `COLUMNS`; `harness validate` checks the names."""
+    """Names of the columns: metrics of `harness.metrics` or `COLUMNS`; `harness validate` checks them."""
     unsaid: list[str]
-    """What the paper left open about all rows."""
+    """What the paper does not say about all rows."""
     seeds: dict[str, list[int]] = Field(default={})
-    """Of a table of our own, by dataset: what `bench --table` runs unless it is given others."""
+    """In a table of the harness's own: default seeds of `bench --table`, by dataset."""
     rows: list[PublishedRow] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -132,17 +133,17 @@ class PublishedTable(Strict):
 
     @property
     def own(self) -> bool:
-        """Whether it is a table of ours, so that no figures are printed beside those that are measured."""
+        """Whether this is a table of the harness's own, which has no printed figures."""
         return bool(self.seeds)
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets of the table, in order of appearance."""
+        """Names of the table's datasets, in order of appearance."""
         return list(dict.fromkeys(row.dataset for row in self.rows))
 
 
 def read_table(path: Path) -> PublishedTable:
-    """Parses one file; all faults of its form are reported together."""
+    """Read one table; `UserError` lists all faults of its form."""
     values = read_yaml(path)
     rows = values.get("rows")
     if isinstance(rows, list):
@@ -157,14 +158,14 @@ def read_table(path: Path) -> PublishedTable:
 
 
 def table_paths() -> dict[str, Path]:
-    """Every table's file by name, our own first."""
+    """Return the file of every table by name, the harness's own tables first."""
     folders = (TUNED_FOLDER, PUBLISHED_FOLDER)
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
 @cache
 def published_table(name: str) -> PublishedTable:
-    """One table by name, a paper's or our own; nothing else is read."""
+    """Return one table by name, a paper's or the harness's own; no other file is read."""
     paths = table_paths()
     if name not in paths:
         raise unknown_name("published table", name, paths)
@@ -172,12 +173,12 @@ def published_table(name: str) -> PublishedTable:
 
 
 def published_tables() -> dict[str, PublishedTable]:
-    """All tables by name, our own first."""
+    """Return all tables by name, the harness's own first."""
     return {name: published_table(name) for name in table_paths()}
 
 
 def published_row(name: str) -> PublishedRow:
-    """A row by `<table>/<row>`, or an error that names the nearest one."""
+    """Return the row named `<table>/<row>`; the error for an unknown one names the nearest."""
     table, _, wanted = name.partition("/")
     rows = {row.row: row for row in published_table(table).rows}
     if wanted in rows:
@@ -188,15 +189,15 @@ def published_row(name: str) -> PublishedRow:
 
 
 def results(table: str, dataset: str) -> dict[str, dict[str, Figure]]:
-    """Printed figures of a table for one dataset, by row without the dataset's name; empty where it has none."""
+    """Return a table's printed figures for one dataset, by row without the dataset's name; empty if it has none."""
     rows = [row for row in published_table(table).rows if row.dataset == dataset]
     return {row.stem: dict(row.results) for row in rows}
 
 
 def varied_keys(table: PublishedTable) -> list[str]:
-    """The settings that a table is about: those that differ between its rows of one method and one dataset, sorted.
+    """Return the settings that a table varies: those that differ between rows of one method and dataset, sorted.
 
-    What differs between methods alone is the recipe of each, and belongs to the dataset it was published for.
+    Settings that differ only between methods are each method's recipe for its dataset, and are not counted.
     """
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in table.rows:
@@ -214,11 +215,11 @@ def varied_keys(table: PublishedTable) -> list[str]:
 
 
 def settings_elsewhere(table: PublishedTable, stem: str) -> dict[str, Any]:
-    """What makes a row that row on a dataset which the table does not have.
+    """Return the settings of a row on a dataset that the table does not have.
 
-    That is what the table varies, or what the row says under `elsewhere`. What all rows share, what a row changes from
-    dataset to dataset (batch sizes of the paper's GPU, for instance) and which pretrained encoder it starts from is
-    left to the method and to the card of the other dataset.
+    These are the settings that the table varies, or those that the row lists under `elsewhere`. Settings that all rows
+    share, that a row changes from dataset to dataset (batch sizes of the paper's GPU, for instance) and the pretrained
+    encoder are left to the method and to the card of the other dataset.
     """
     rows = [row for row in table.rows if row.stem == stem and row.method]
     own = next((row.elsewhere for row in rows if row.elsewhere is not None), None)
@@ -238,17 +239,17 @@ def _differ(first: dict[str, Any], second: dict[str, Any], key: str) -> bool:
 
 
 def layer(row: PublishedRow) -> Layer:
-    """The settings of a row, for `harness.run.resolve_config`."""
+    """Return the settings of a row as a layer for `harness.run.resolve_config`."""
     if row.method is None:
         raise UserError(f"{row.name} cannot be run: {row.absent}")
     return Layer(f"published {row.name}", {"method": row.method, "dataset": row.dataset, **row.settings})
 
 
 def implausible(row: PublishedRow) -> list[str]:
-    """What is wrong with the figures of a row; a row marked as a slip is let through.
+    """Return what is wrong with the figures of a row; nothing for a row marked as a slip.
 
     Percentages lie between 0 and 100 and C@k cannot fall with k. P@k could rise with k, but does so in no table of
-    these papers, so that a rise is a mistyped digit.
+    these papers, so a rise is taken for a mistyped digit.
     """
     if row.slip:
         return []

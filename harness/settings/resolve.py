@@ -1,4 +1,4 @@
-"""The one way from names and layers to the settings of a run, for every command; needs neither data nor torch."""
+"""Resolve names and layers to the settings of a run, for every command; needs neither data nor torch."""
 
 from harness.data.card import find_card
 from harness.errors import UserError
@@ -13,13 +13,13 @@ def resolve(method: str, dataset: str, layers: list[Layer]) -> tuple[RunConfig, 
     Args:
         method: A method or preset.
         dataset: A card's name, `synthetic:option=value`, or the path of a folder.
-        layers: What comes on top, the last one wins; parameters of the method may be named without `params`.
+        layers: Layers on top, the last one wins; parameters of the method may be named without `params`.
     """
     return _resolved(method, dataset, [*card_layers(find_card(dataset), method), *layers])
 
 
 def usual_config(method: str, dataset: str, layers: list[Layer]) -> RunConfig | None:
-    """The same for a record, whose dataset may have no card here; None if its method is unknown here."""
+    """Resolve settings like `resolve`, for a record: its card may be unknown here; None if its method is."""
     try:
         card = card_layers(find_card(dataset.partition(":")[0]), method)
     except UserError:

@@ -20,43 +20,43 @@ class Settings(Strict):
 
 @dataclass(frozen=True)
 class Decides:
-    """What a setting decides; one without such a mark decides the result. See `harness.settings.identity`."""
+    """Marks a setting that does not decide the result with what it decides instead; see `harness.settings.identity`."""
 
     what: Literal["name", "speed", "record"]
 
 
 NAME = Decides("name")
-"""Which run it is: method, data, encoder and seed have a place of their own wherever runs are compared."""
+"""The setting identifies the run: method, dataset, encoder and seed, which comparisons of runs treat separately."""
 SPEED = Decides("speed")
-"""Speed and memory; results change by rounding at most, so an interrupted run still goes on with the same value."""
+"""The setting decides speed and memory; results change by rounding at most. A resumed run must keep its value."""
 RECORD = Decides("record")
-"""What is kept of a run; may change at any time."""
+"""The setting decides what is saved or tracked of a run; it may change when a run is resumed."""
 
 
 class SearchSettings(Settings):
     """How the best labels of a query are found."""
 
     backend: str = "exact"
-    """exact and faiss-flat are exact; faiss-hnsw and faiss-ivf are approximate and log their recall."""
+    """Search backend: exact and faiss-flat are exact; faiss-hnsw and faiss-ivf are approximate and log their recall."""
     k: Annotated[int, Field(ge=1, le=2048)] = 100
     """Labels kept per query in the predictions file."""
     options: dict[str, int] = Field(default={})
-    """Options of the backend, for example `efSearch`; see `harness.index.search`."""
+    """Options of the search backend, for example `efSearch`; see `harness.index.search`."""
 
 
 class ValidationSettings(Settings):
-    """Train rows set aside to choose an epoch; without them a run trains on all rows and reports its last model."""
+    """Validation rows, train rows set aside to choose the epoch; without them the last model is reported."""
 
     size: Annotated[float, Field(ge=0)] = 0.0
-    """Validation rows: a number of rows, or a share below 1; 0 for none."""
+    """Number of validation rows, or if below 1, their share of the train rows; 0 for none."""
     draw: Literal["covered", "any"] = "covered"
-    """covered: rows whose labels all keep another train row, as labels of test rows do; any: any rows."""
+    """How validation rows are drawn; covered: every label of theirs keeps a train row; any: from all train rows."""
     metric: str = "P@1"
-    """The metric that chooses the epoch; larger is better."""
+    """Metric on the validation rows by which the best epoch is chosen; larger is better."""
     every_epochs: Annotated[int, Field(ge=1)] = 1
-    """Epochs between two validations."""
+    """Epochs from one validation to the next."""
     patience: Annotated[int, Field(ge=1)] | None = None
-    """Stop after so many epochs without a better value; if absent, train to the end and take the best epoch."""
+    """Stop after so many epochs without a better metric; null: train all epochs. The best epoch is kept either way."""
 
     @field_validator("size")
     @classmethod
@@ -67,18 +67,18 @@ class ValidationSettings(Settings):
 
 
 class AugmentSettings(Settings):
-    """How augmented rows are made; see `harness.augment`. A run warns of an option that has no effect."""
+    """Options of the augmentation; see `harness.augment`. A run warns of an option that has no effect."""
 
     delta: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """gandalf, random-walk: targets at or below this are left out; glas: the same before its sigmoid."""
+    """gandalf, random-walk: soft targets at or below this value are dropped; glas: the same, before its sigmoid."""
     labels: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the labels that become rows, of those that can: with a text and, but for one-hot, a train row."""
+    """Share of the eligible labels that become rows; eligible: with a text and, except for one-hot, a train row."""
     order: Literal["random", "tail-first"] = "random"
-    """Which labels, if not all: a random draw, or those with the fewest train rows, ties by smaller id."""
+    """Which labels if `labels` is below 1; tail-first: those with the fewest train rows, ties by smaller index."""
     keep: Literal["all", "made"] = "all"
-    """all: train on all rows; made: on the augmented ones alone."""
+    """all: train on train rows and augmented rows; made: on augmented rows alone."""
     rows: int | Literal["train"] | None = None
-    """Train on a random draw of so many of these rows, `train` for as many as the dataset has; if absent, on all."""
+    """Number of rows drawn at random from these to train on; `train`: as many as the dataset has; null: all."""
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -95,22 +95,22 @@ class CheckpointSettings(Settings):
     """When and how a training saves its state; none of this changes a result."""
 
     every_steps: Annotated[int, Field(ge=1)] | None = None
-    """Save after every so many steps."""
+    """Save a checkpoint every so many steps; null: only at the end of epochs."""
     min_seconds: Annotated[float, Field(ge=0)] = 60.0
-    """Save at the end of an epoch unless the last checkpoint is younger than this."""
+    """Save at the end of an epoch if the last checkpoint is at least this many seconds old."""
     keep: Annotated[int, Field(ge=1)] = 2
-    """Checkpoints kept while a run trains; a finished run keeps its model alone."""
+    """Number of newest checkpoints kept during training; a finished run keeps only its model."""
     background: Background = "auto"
-    """Train on while a copy in memory is written; auto: if the copy takes at most a quarter of the free memory."""
+    """Write checkpoints from a copy in memory while training goes on; auto: if it takes at most 1/4 of free memory."""
 
 
 class TrackingSettings(Settings):
-    """What a tracker gets besides metrics; none of this changes a result."""
+    """What is logged to MLflow besides metrics; none of this changes a result."""
 
     model: Literal["auto", "always", "never"] = "auto"
-    """Whether the trained model is stored there for `mlflow models serve`; auto: up to 500 MB."""
+    """Whether the trained model is stored in MLflow for `mlflow models serve`; auto: up to 500 MB."""
     system_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """How often load and memory of the machine are measured; 0 for never."""
+    """Seconds between measurements of the machine's load and memory; 0 for never."""
 
     @field_validator("system_seconds")
     @classmethod
@@ -126,17 +126,17 @@ class RunConfig(Settings):
     method: Annotated[str, NAME] = DEFAULT_METHOD
     """A method or preset; `harness ls methods` lists them."""
     dataset: Annotated[str, NAME] = DEFAULT_DATASET
-    """A card's name, `synthetic:option=value`, or the path of a folder."""
+    """A dataset: its card's name (`harness ls datasets`), `synthetic:option=value`, or the path of its folder."""
     encoder: Annotated[str, Field(min_length=1), NAME] = "static"
-    """A registered name (`harness ls encoders`) or the path of a local model folder."""
+    """An encoder by its registered name (`harness ls encoders`) or by the path of a local model folder."""
     encoder_options: dict[str, Any] = Field(default={})
     """Options of the encoder, for example `dim` or `weighting` of `static`."""
     max_len: Annotated[int, Field(ge=3, le=8192)] | None = None
-    """Tokens per text, special tokens included; if absent, what the encoder was made for."""
+    """Most tokens per text, special tokens included; null: the encoder's own value."""
     seed: Annotated[int, Field(ge=0, lt=2**63), NAME] = 0
-    """Of every random draw."""
+    """Seed of every random draw."""
     device: Annotated[str, SPEED] = "auto"
-    """auto, cpu, cuda, cuda:1 or mps."""
+    """Torch device: auto, cpu, cuda, cuda:1 or mps; auto: CUDA if there is any, else cpu."""
     batch_tokens: Annotated[int, Field(ge=1), SPEED] = 16_384
     """Tokens per micro-batch when encoding without gradients; changes speed and memory, results by rounding only."""
     filter: bool = True
@@ -144,12 +144,12 @@ class RunConfig(Settings):
     ks: Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(strict=False)] = (1, 3, 5)
     """The cut-offs k of the metrics."""
     augment: AugmentationName = "none"
-    """Augmented rows added to the train rows: none, gandalf, one-hot, mixup ...; see `harness ls augmentations`."""
+    """Augmentation that adds train rows: none, gandalf, one-hot, mixup ...; `harness ls augmentations` lists them."""
     augment_options: AugmentSettings = AugmentSettings()
     search: SearchSettings = SearchSettings()
     validation: ValidationSettings = ValidationSettings()
     evaluate: Literal["test", "validation"] = "test"
-    """Rows that the metrics of the run are of; with `validation`, as in a sweep, test rows are never read."""
+    """Which rows are scored: test or validation; with validation, as in a sweep, test rows are never read."""
     checkpoint: Annotated[CheckpointSettings, RECORD] = CheckpointSettings()
     tracking: Annotated[TrackingSettings, RECORD] = TrackingSettings()
     params: dict[str, Any] = Field(default={})
