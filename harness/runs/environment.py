@@ -1,4 +1,4 @@
-"""What a run depends on besides its config and seed: versions, hardware and the state of the code."""
+"""Environment of a run: versions, hardware and the state of the code."""
 
 import hashlib
 import platform
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "faiss-cpu
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package; None if there is none."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -23,7 +23,7 @@ def version_of(package: str) -> str | None:
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions, hardware and code state, without user or path names."""
+    """Return versions, hardware and code state as plain values, without user or path names."""
     import psutil
 
     if device.startswith("cuda"):
@@ -46,9 +46,9 @@ def environment(device: str) -> dict[str, Any]:
 
 @cache
 def git_state(root: Path = Path(__file__).parents[2]) -> dict[str, Any]:
-    """Commit and dirty flag of the checkout the harness runs from; a diff's hash when it is dirty.
+    """Return commit and dirty flag of the checkout that the harness runs from, with a hash of the diff if dirty.
 
-    Reports and tuned tables are left out: a long bench or search writes them as it goes, and what a run took from them
+    Reports and tuned tables are left out: a long bench or sweep writes them as it goes, and what a run takes from them
     is in its settings.
     """
     code = ("--", ".", ":(exclude)reports", ":(exclude)methods/tuned")

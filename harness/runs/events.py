@@ -21,18 +21,18 @@ from harness.runs.record import Status, utc_now
 LOG = "events.jsonl"
 Event = dict[str, Any]
 _LONGEST = 1 << 24
-"""Bytes of a first line; settings and metadata of a run have some thousand."""
+"""Most bytes of a first line that are read; settings and metadata of a run have some thousand."""
 _FACTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "metrics": (("step", int), ("values", dict)),
     "warning": (("message", str),),
     "artifact": (("path", str),),
     "end": (("status", str), ("error", str | None)),
 }
-"""By the name of an event: what must be in it."""
+"""Required fields and their types, by the name of an event."""
 
 
 def parse_event(line: bytes, log: Path, number: int) -> Event:
-    """One line of a log; `DataError` at that line if it is not an event."""
+    """Parse one line of a log; `DataError` at that line if it is not an event."""
     try:
         event: Event = parse_json(line.decode())
         _check(event)
@@ -43,7 +43,7 @@ def parse_event(line: bytes, log: Path, number: int) -> Event:
 
 
 def first_event(log: Path) -> Event | None:
-    """What a log begins with; None if it cannot be read, or if that is no event, or not a whole one yet."""
+    """Return the first event of a log; None if there is no complete, valid one."""
     try:
         with place_inside(log.parent, log.name).open("rb") as stream:
             line = stream.readline(_LONGEST)
@@ -68,25 +68,25 @@ def _check(event: Event) -> None:
         if not 0 <= event["step"] < 2**53:  # whole numbers that a float holds
             raise ValueError("it has no valid step")
         for value in event["values"].values():
-            float(value)  # NaN and infinity stand there as words
+            float(value)  # NaN and infinity are stored as words
 
 
 _CHUNK = 4 * 2**20
 """Bytes that a reader takes at a time; a line may be longer."""
 _TAIL = 2**16
-"""Bytes in which the last line of a log is looked for; an `end` is far shorter."""
+"""Bytes at the end of a log in which its last line is searched; an `end` is far shorter."""
 
 
 class EventLog:
     """Appends events to a file; safe to call from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Open the log, new or at its end."""
+        """Open the log for appending; create it if absent."""
         self._file = path.open("ab", buffering=0)
         self._lock = threading.RLock()
 
     def write(self, kind: str, metadata: dict[str, Any]) -> None:
-        """Append one event; on a full disk the log stays as it was."""
+        """Append one event; on a full disk raise `OSError` and leave the log as it was."""
         event = finite({"time": utc_now(), "event": kind, **metadata})
         line = (json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode()
         with self._lock:
@@ -102,14 +102,14 @@ class EventLog:
 
 
 class LogReader:
-    """Reads the events of a log that may still grow; a line without its end is not an event yet."""
+    """Reads the events of a log that may still grow; an incomplete last line is not read yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = self._line = 0
 
     def read(self) -> list[Event]:
-        """The next events, some megabytes at most; empty when there is nothing new."""
+        """Return the next events, some megabytes at most; empty if there are no new ones."""
         with place_inside(self.path.parent, self.path.name).open("rb") as stream:
             stream.seek(self._offset)
             data = stream.read(_CHUNK)
@@ -122,7 +122,7 @@ class LogReader:
 
 
 def read_events(log: Path) -> list[Event]:
-    """All events of a log; a last line that was cut off by a kill never became an event."""
+    """Return all events of a log; an incomplete last line, left by a killed process, is ignored."""
     events: list[Event] = []
     reader = LogReader(log)
     while found := reader.read():
@@ -139,7 +139,7 @@ def drop_cut_off_line(log: Path) -> None:
 
 
 def last_event(log: Path) -> Event:
-    """The last complete line of a log if it is an event of ordinary length, as every `end` is; else empty."""
+    """Return the last event of a log; empty if its last complete line is not an event of ordinary length."""
     with place_inside(log.parent, log.name).open("rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
         last = stream.read(_TAIL).rpartition(b"\n")[0].rpartition(b"\n")[2]
@@ -150,12 +150,12 @@ def last_event(log: Path) -> Event:
 
 
 def has_ended(log: Path) -> bool:
-    """Whether the last thing in a log is an `end`."""
+    """Return whether the last event of a log is an `end`."""
     return last_event(log).get("event") == "end"
 
 
 def finite(value: Any) -> Any:
-    """A JSON value with NaN and infinity as words."""
+    """Return a JSON value with NaN and infinity as the words nan, inf and -inf."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

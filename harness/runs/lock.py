@@ -1,8 +1,8 @@
-"""One process per run: a second one that names the same run id is sent away.
+"""Locks of runs: one process per run; a second one for the same run id is refused.
 
 The lock of run `<id>` is the file `.<id>.lock` beside its folder (inside, it would be hashed as part of the run). It
-says who holds it. A holder that no longer lives on this machine is succeeded; one on another machine, or in another
-container, cannot be asked, so a person has to decide.
+names the process that holds it. The lock of a process that has ended on this machine is taken over; whether one on
+another machine, or in another container, still runs cannot be seen, so a person has to decide.
 """
 
 import os
@@ -23,7 +23,7 @@ from harness.io.printable import printable
 from harness.runs.record import utc_now
 
 _ENDED = 0
-"""Start time of a process that has ended; no living one has it."""
+"""Stands for the start time of a process that has ended; no living one has it."""
 
 
 class Holder(Strict):
@@ -32,13 +32,13 @@ class Holder(Strict):
     pid: Annotated[int, Field(gt=0, lt=2**31)]
     host: str
     namespace: str
-    """Where the pid is valid: containers of one host may share its name, but not its processes."""
+    """Namespace of the pid: containers on one host may share the host name, but not its processes."""
     process_start: int | None
     """Clock ticks from boot to the start of the process, which tells it from a later one with its pid; Linux only."""
     since: str
-    """UTC, ISO 8601."""
+    """Time when the lock was taken, UTC, ISO 8601."""
     token: str
-    """Tells two locks of one process apart."""
+    """Random string that tells two locks of one process apart."""
 
 
 @contextmanager
@@ -50,13 +50,13 @@ def run_lock(folder: Path) -> Iterator[None]:
         _take(path, folder.name, holder)
         yield
     finally:
-        with suppress(DataError):  # not ours any more: somebody removed or replaced it by hand
+        with suppress(DataError):  # damaged: somebody replaced it by hand
             if _read(path) == holder:
                 path.unlink(missing_ok=True)
 
 
 def held_by_another(folder: Path) -> str | None:
-    """Who works on the run in `folder`, as a sentence; None if nobody does, or a process that has ended."""
+    """Return a sentence that names the process at work on the run in `folder`; None if there is no living one."""
     try:
         _ended_holder(folder.with_name(f".{folder.name}.lock"), folder.name, this_process())
     except UserError as error:
@@ -65,7 +65,7 @@ def held_by_another(folder: Path) -> str | None:
 
 
 def lock_state(path: Path) -> Literal["held", "ended", "elsewhere", "damaged"]:
-    """Of a lock file: by a process that lives, by one that has ended, by one that cannot be seen from here."""
+    """Return the state of a lock file: its process lives, has ended, or is on another machine or container."""
     here = this_process()
     try:
         holder = _read(path)
@@ -91,7 +91,7 @@ def _take(path: Path, run_id: str, holder: Holder) -> None:
 
 
 def _ended_holder(path: Path, run_id: str, here: Holder) -> Holder | None:
-    """The process that left this lock behind, None if there is no lock; `UserError` if it may still run."""
+    """Return the ended process that left this lock, None if there is no lock; `UserError` if it may still run."""
     other = _read(path)
     if other is None:
         return None
@@ -114,7 +114,7 @@ def _read(path: Path) -> Holder | None:
 
 
 def this_process(pid: int | None = None) -> Holder:
-    """Who this process is, or the one with `pid` on this machine."""
+    """Return the identity of this process, or of the one with `pid` on this machine."""
     pid = os.getpid() if pid is None else pid
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -131,7 +131,7 @@ def this_process(pid: int | None = None) -> Holder:
 
 
 def lives(holder: Holder) -> bool:
-    """Whether a process of this machine is still there; a later one with its pid is another."""
+    """Return whether a process of this machine still runs; a later one with the same pid does not count."""
     try:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
@@ -143,7 +143,7 @@ def lives(holder: Holder) -> bool:
 
 
 def _process_start(pid: int) -> int | None:
-    """Ticks from boot to the start of a process, `_ENDED` if it is dead but not buried, None if it cannot be known."""
+    """Return the clock ticks from boot to a process's start; `_ENDED` for a zombie, None if it cannot be known."""
     try:
         # the name of the program, in parentheses, may itself hold spaces and parentheses
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

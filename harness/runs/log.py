@@ -1,9 +1,9 @@
 """The run log: everything that happens to a run or to a group of runs, in the order it happens.
 
 A `RunLog` is the context in which a run happens. It appends every event to events.jsonl, and always ends with the
-right status: finished, failed (any exception), pruned, or killed (SIGTERM, Ctrl-C). A tracker reads this log from
-beside the run and sends it elsewhere; nothing that happens there reaches the run. `GroupLog` is the same for a bench or
-a sweep; its runs name it in `parent`.
+right status: finished, failed (any exception), pruned, or killed (SIGTERM, Ctrl-C). A tracker reads this log in another
+process and sends it elsewhere; its faults do not reach the run. `GroupLog` is the same for a bench or a sweep; its runs
+name it in `parent`.
 """
 
 import shlex
@@ -34,19 +34,19 @@ class Tracker(Protocol):
     """Sends the log of a run elsewhere while it is written; neither call raises because of an outage."""
 
     def start(self, folder: Path) -> None:
-        """Begin to follow the log in `folder`, which has its first event."""
+        """Begin to follow the log in `folder`, which already has its first event."""
         ...
 
     def finish(self, folder: Path, wait: bool = True) -> None:
-        """Wait a bounded time until everything is sent; the log has its `end`, and the folder is complete.
+        """Wait a bounded time until everything is sent; called when log and folder are complete.
 
-        Without `wait` the rest is sent while the caller goes on, or after it has ended.
+        Without `wait` return at once; the rest is sent while the caller goes on, or after it has ended.
         """
         ...
 
 
 def status_of(error: BaseException | None) -> Status:
-    """How a run ends that is left with this exception."""
+    """Return the status of a run that ends with this exception; None for no exception."""
     if error is None:
         return "finished"
     if isinstance(error, KeyboardInterrupt | Terminated):
@@ -55,7 +55,7 @@ def status_of(error: BaseException | None) -> Status:
 
 
 def in_one_line(error: BaseException | None) -> str | None:
-    """Why it ended, for the record."""
+    """Return an exception in one line without secrets and paths, for the record; None for no exception."""
     if error is None:
         return None
     return without_secrets(without_paths(f"{type(error).__name__}: {error}".splitlines()[0]))
@@ -103,16 +103,16 @@ class RunLog(_Log):
             folder.mkdir(parents=True, exist_ok=False)
         else:
             drop_cut_off_line(folder / LOG)
-            for name in ("record.json", "manifest.json"):  # they speak of the run as it was
+            for name in ("record.json", "manifest.json"):  # they describe the run before it was resumed
                 (folder / name).unlink(missing_ok=True)
         self._log = EventLog(folder / LOG)
 
     def events(self) -> list[Event]:
-        """What was logged so far, from the start of the run."""
+        """Return all events so far, from the start of the run."""
         return read_events(self.folder / LOG)
 
     def warn(self, message: str) -> None:
-        """Log a warning, print it, and keep it for the record; once, however often it is raised."""
+        """Log a warning, print it, and keep it for the record; a repeated one is ignored."""
         message = without_secrets(without_paths(message))
         with self._warning:
             if message in self.warnings:
@@ -122,17 +122,17 @@ class RunLog(_Log):
         print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
 
     def complete(self, record: RunRecord) -> None:
-        """Hand over the finished record; it is written when the run log closes."""
+        """Set the record of the finished run; it is written when the run log closes."""
         self._record = record
 
     @property
     def seconds_before(self) -> float:
-        """Time that an interrupted run had spent before this one took it up."""
+        """Seconds that an interrupted run had spent before it was resumed."""
         return 0.0 if self.earlier is None else self.earlier.seconds
 
     @property
     def record(self) -> RunRecord:
-        """The record as written; there is one as soon as the run log is closed."""
+        """The record as written; `RuntimeError` before the run log is closed."""
         if self._record is None:
             raise RuntimeError("the run log is still open")
         return self._record
@@ -172,7 +172,7 @@ class RunLog(_Log):
                 **self.metadata, status=status, error=reason, seconds=seconds, warnings=self.warnings
             )
         write_record(self.folder, self._record)
-        # checkpoints vouch for themselves, and go when the run is done
+        # checkpoints have manifests of their own, and are removed when the run is done
         write_manifest(self.folder, {"run_id": self._record.run_id, "status": status}, leave_out=("checkpoints",))
 
 
@@ -184,9 +184,9 @@ def open_run(
     out: Path | None,
     earlier: Earlier | None,
 ) -> Iterator[RunLog]:
-    """The run folder, new or that of an `earlier` run, held by this process alone; tidied up when the run is done.
+    """Open and lock the run folder, new or that of an `earlier` run; remove checkpoints when the run is done.
 
-    `metadata` are the fields of the record that are known now.
+    `metadata` holds the fields of the record that are known at the start.
     """
     if earlier is not None:
         metadata = earlier.continued(metadata)
@@ -205,7 +205,7 @@ def open_run(
                 began = time.monotonic() - run_log.seconds_before
 
                 def by_second(values: dict[str, float]) -> None:
-                    """Figures of the machine have seconds since the run began for steps."""
+                    """Log figures of the machine; their step is the seconds since the run began."""
                     run_log.metrics(values, step=round(time.monotonic() - began))
 
                 with SystemMetrics(by_second, folder, metadata["config"]["tracking"]["system_seconds"]):
@@ -215,13 +215,13 @@ def open_run(
                 print(f"to go on: {_how_to_resume(folder, metadata['config'])}", file=sys.stderr)  # noqa: T201
             raise
         except Pruned:
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # nobody takes it up again
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a pruned run is never resumed
             raise
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the model of a finished run is in model/
 
 
 def _how_to_resume(folder: Path, config: dict[str, Any]) -> str:
-    """The command that resumes an interrupted run; folders of data and models are recorded by name alone."""
+    """Return the command that resumes a run; PATH stands for folders, which are recorded by name alone."""
     name = folder.name if folder.parent == runs_folder() else shlex.quote(str(folder))
     places = [f"--{key} PATH" for key in ("dataset", "encoder") if config[key].startswith("./")]
     return " ".join(["python -m harness run --resume", name, *places])
@@ -251,13 +251,13 @@ class GroupLog(_Log):
         """Open the log.
 
         Args:
-            folder: Where it lies, together with the files it names; made if need be.
-            kind: What the group is.
-            group_id: The name its runs know it by.
+            folder: Folder of the log and of the files that it names; created if absent.
+            kind: Whether the group is a bench or a sweep.
+            group_id: Id of the group, `parent.id` of its runs.
             experiment: MLflow experiment, which is the name of the dataset.
-            name: What people see.
+            name: Name shown to people.
             params: Settings of the group, nested or flat.
-            tags: More to search by.
+            tags: Further tags to search by.
             tracker: Sends the log to MLflow while it is written.
         """
         self.folder = folder
@@ -283,11 +283,11 @@ class GroupLog(_Log):
 
     @property
     def parent(self) -> dict[str, Any]:
-        """What a run of this group is given as its `parent`."""
+        """The `parent` of the runs of this group: id, kind, name and params."""
         return {key: self._metadata["run_id" if key == "id" else key] for key in ("id", "kind", "name", "params")}
 
     def artifact(self, path: Path) -> None:
-        """Names a file of the folder that belongs to the group; it is sent as it is now, and again if it changes."""
+        """Log a file of the folder that belongs to the group; it is sent now, and again if it has changed."""
         inside = path.absolute().relative_to(self.folder.absolute())
         self.event("artifact", path=inside.as_posix())
 

@@ -1,4 +1,4 @@
-"""What a record says about a run before it begins; folders are recorded by name, never by path."""
+"""Metadata of a run that is known before it begins; folders are recorded by name, never by path."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _PATH = re.compile(r"""[^\s=:,'"{}\[\]]*/([^/\s,'"{}\[\]]+)/?""")
 def start_metadata(
     config: RunConfig, dataset: "Dataset", encoder: dict[str, Any], device: str, metric_version: int
 ) -> dict[str, Any]:
-    """The fields of a record that are known before the work begins; `encoder` has its dim, max_len and identity."""
+    """Return the fields of a record that are known at the start; `encoder` has dim, max_len and identity."""
     return {
         "run_id": new_run_id(config.method, dataset.name, config.seed),
         "started": utc_now(),
@@ -31,7 +31,7 @@ def start_metadata(
 
 
 def recorded(config: RunConfig) -> dict[str, Any]:
-    """A config as a record holds it."""
+    """Return a config as recorded: as plain values, with folders by name."""
     options = dict(config.encoder_options)
     if "teacher" in options:
         options["teacher"] = recorded_name(options["teacher"])
@@ -40,22 +40,22 @@ def recorded(config: RunConfig) -> dict[str, Any]:
 
 
 def recorded_name(name: str) -> str:
-    """A name as it is, a folder without what lies above it."""
+    """Return a name unchanged, and the path of a folder as `./` and its last part."""
     return name if "/" not in name else f"./{Path(os.path.normpath(Path(name).absolute())).name}"
 
 
 def recorded_setting(text: str) -> str:
-    """A setting as typed, `encoder=/data/models/small`, with folders by name: `encoder=./small`."""
+    """Return a setting as typed with folders by name: `encoder=/data/models/small` becomes `encoder=./small`."""
     return _PATH.sub(r"./\1", text)
 
 
 def recorded_origins(origins: dict[str, str]) -> dict[str, str]:
-    """Where each setting came from; what was typed may name a folder."""
+    """Return the origins of settings with the folders in typed settings by name."""
     return {key: recorded_setting(text) if text.startswith("--set ") else text for key, text in origins.items()}
 
 
 def describe(dataset: "Dataset", config: RunConfig) -> dict[str, Any]:
-    """What the record says about the data."""
+    """Return the record's description of the dataset."""
     propensity = dataset.card.propensity
     return {
         "name": dataset.name,

@@ -1,13 +1,13 @@
-"""What a served model needs besides the record and the weights of its run: the folder `package/` of a run.
+"""The folder `package/` of a run: what serving its model needs besides the record and the weights.
 
     labels.id.*, labels.text.*, labels.tokens.*     [L] each
-    counts.npy                      how often each token occurs in what was learned from, [V]
+    counts.npy                      number of occurrences of each token in the train and label texts, [V]
     folders/encoder/, folders/teacher/              model folders, where the encoder is a folder
     train.*                         train rows, only for a method that builds from them (nearest neighbours)
     manifest.json                   sha256 of all of the above
 
 It is written while the model is in memory. With record.json and model/ beside its files, `harness.infer.serve` loads
-it. Whether a method needs train rows shows when it is built from inputs that have none to give.
+it. To find out whether a method needs train rows, it is built from inputs that raise when train rows are read.
 """
 
 import shutil
@@ -27,17 +27,17 @@ from harness.settings.method import Inputs
 
 PACKAGE = "package"
 FORMAT = 1
-"""Bumped whenever an older reader would misunderstand the folder."""
+"""Version of the format; raised whenever an older reader would misunderstand the folder."""
 _AUTO_BYTES = 500 * 2**20
-"""The largest model that is packed unless the settings ask for it."""
+"""Size of the largest model that `tracking.model=auto` packs, in bytes."""
 
 
 class NeedsTrainRows(UserError):
-    """A method that builds from train rows was given none."""
+    """Raised if a method that builds from train rows was given none."""
 
 
 class AbsentRows:
-    """Stands where train rows would be: it knows how many there are, and refuses everything else."""
+    """Placeholder for absent train rows: it has their shape, and raises `NeedsTrainRows` for anything else."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -49,13 +49,13 @@ class AbsentRows:
         raise NeedsTrainRows("this method builds from train rows, and there are none here")
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # asked for by copying and the like, which look elsewhere then
+        if name.startswith("__"):  # copy and pickle look for special methods and do without them
             raise AttributeError(name)
         raise NeedsTrainRows(f"this method builds from {name} of train rows, and there are none here")
 
 
 def without_rows(inputs: Inputs) -> Inputs:
-    """The same inputs with none of the train rows in them."""
+    """Return the inputs with placeholders in place of the train rows."""
     absent: Any = AbsentRows(inputs.train.shape)
     return replace(
         inputs, train=absent, train_filter=absent, train_tokens=absent, own=None, soft=False, warn=lambda _: None
@@ -64,21 +64,21 @@ def without_rows(inputs: Inputs) -> Inputs:
 
 @dataclass(frozen=True)
 class Package:
-    """What is packed."""
+    """Contents of a package."""
 
     inputs: Inputs
-    """What the method is built from when the model is loaded."""
+    """Inputs that the method is built from when the model is loaded."""
     label_id: Texts
     label_text: Texts
     counts: NDArray[np.int64]
-    """How often each token occurs in what was learned from, [V]."""
+    """Number of occurrences of each token in the train and label texts, [V]."""
     scorers: tuple[str, ...]
     folders: Mapping[str, tuple[Path, Iterable[Path]]]
-    """By setting: a model folder, and its files."""
+    """Model folders and their files, by setting: `encoder`, `teacher`."""
 
 
 def write_package(folder: Path, package: Package) -> None:
-    """Write the folder, whole or not at all."""
+    """Write a package into a folder, whole or not at all."""
     inputs = package.inputs
     rows = not isinstance(inputs.train, AbsentRows)
     with whole_folder(folder) as draft:
@@ -103,7 +103,7 @@ def write_package(folder: Path, package: Package) -> None:
 
 
 def left_out(wanted: str, size: int, folder: Path) -> str | None:
-    """Why a model of so many bytes is not packed into a run folder; None if it is."""
+    """Return why a model of `size` bytes is not packed into a run folder; None if it is packed."""
     if wanted == "never":
         return "tracking.model is never"
     if wanted == "auto" and size > _AUTO_BYTES:
@@ -130,7 +130,7 @@ def assemble(run_folder: Path, out: Path) -> dict[str, Any]:
 
 
 def _copy(source: Path, names: Iterable[str], target: Path) -> None:
-    """Copy named files; what lies beside them, a link to a private file say, stays there."""
+    """Copy the named files and nothing else from `source`, such as a link to a private file."""
     for name in names:
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)

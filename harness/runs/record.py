@@ -6,7 +6,7 @@
              ids.npy           top labels of every test row, int32 [M, K], -1 = none
              scores.npy        their scores, float32 [M, K]
              per_row.npy       per-row metric values, float32 [M, number of names in the record]
-             per_row.V.npy     the same for another way of scoring, V, where a method has several
+             per_row.V.npy     the same for another scorer, V, where a method has several
              sample.json       some test rows with their predictions, as texts
              model/            weights of a trained model, with a manifest of their own
              package/          what the model needs besides to be served, see `harness.runs.package`
@@ -33,11 +33,11 @@ from harness.settings.catalogue import ENCODERS
 
 SCHEMA = 1
 Status = Literal["finished", "failed", "killed", "pruned"]
-"""`pruned` is a trial of a sweep that was ended because others did better."""
+"""Status of a run; `pruned`: a trial of a sweep that was ended early because others did better."""
 
 
 class RunRecord(BaseModel):
-    """One run, complete: a table is a function of such records and of nothing else."""
+    """Summary of one run; tables are made from such records and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
@@ -45,44 +45,44 @@ class RunRecord(BaseModel):
     run_id: str
     status: Status
     error: str | None = None
-    """Why it failed, in one line."""
+    """Why the run failed, in one line."""
     started: str
-    """UTC, ISO 8601."""
+    """Start of the run, UTC, ISO 8601."""
     seconds: float
     config: dict[str, Any]
     parent: dict[str, Any] | None = None
-    """The bench or sweep it belongs to: id, kind, name, params."""
+    """The bench or sweep that the run belongs to: id, kind, name, params."""
     dataset: dict[str, Any]
-    """Name, digest, measured statistics, propensity constants, filter on or off."""
+    """The dataset: name, digest, measured statistics, propensity constants, filter on or off."""
     metrics: dict[str, float] = {}
-    """Percent, keys as in `harness.metrics`; PSP keys are absent when the card has no propensity constants."""
+    """Metrics in percent, by names of `harness.metrics`; without PSP if the card has no propensity constants."""
     scorers: dict[str, dict[str, float]] = Field(default={}, alias="views")
-    """The same for every scorer, where a method has several; `metrics` is the first of them. `views` in the file."""
+    """Metrics by scorer, for methods with several; `metrics` are those of the first. Called `views` in the file."""
     metric_version: int
     contributions: list[dict[str, Any]] = []
     """Share of head, torso and tail labels in P@k and PSP@k."""
     per_row: list[str] = []
     """Column names of per_row.npy."""
     search: dict[str, Any] = {}
-    """Backend, measured recall, vectors that were not finite."""
+    """The search: backend, measured recall, number of vectors that were not finite."""
     encoder: dict[str, Any] = {}
     augmentation: dict[str, Any] = {}
-    """What was added to the train rows: name, rows in all, augmented ones, targets of each; empty for nothing."""
+    """The augmentation: name, rows in all, augmented rows, targets of each; empty without augmentation."""
     training: dict[str, Any] = {}
-    """Steps, epochs, seconds and those of the processor, learning rates, chosen epoch; empty without a training."""
+    """Steps, epochs, seconds, processor seconds, learning rates and chosen epoch; empty without training."""
     curves: dict[str, list[float | None]] = {}
-    """The course of the training: `step`, then figures at those steps (`harness.runs.series`)."""
+    """Curves of the training: `step`, then one list of values at those steps per figure (`harness.runs.series`)."""
     resumed: list[dict[str, Any]] = []
-    """Every time the run was resumed: when, and in which environment if it differed."""
+    """One entry each time the run was resumed: the time, and how the environment differed."""
     timings: dict[str, float] = {}
-    """Seconds per step."""
+    """Seconds of each step of the pipeline, by name."""
     peak_memory_gib: float | None = None
     environment: dict[str, Any] = {}
     warnings: list[str] = []
 
 
 class _Checked(BaseModel):
-    """What tables read of a finished run; other keys may stand beside it."""
+    """Base of the fields that tables read from a finished run; other keys are allowed."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -117,28 +117,28 @@ class _Finished(_Checked):
 
 
 def is_trial(config: dict[str, Any]) -> bool:
-    """Whether a run was scored on validation rows, as the trials of a sweep are; no table shows such a run."""
+    """Return whether a run was scored on validation rows, as trials of a sweep are; no table shows such a run."""
     return bool(config.get("evaluate", "test") == "validation")
 
 
 def per_row_file(scorer: str | None = None) -> str:
-    """Where the per-row metrics of a scorer are; None is the first, which a run reports as its own."""
+    """Return the file name of a scorer's per-row metrics; None stands for the first scorer."""
     return "per_row.npy" if scorer is None else f"per_row.{scorer}.npy"
 
 
 def new_run_id(method: str, dataset: str, seed: int) -> str:
-    """Sortable by time, readable, unique."""
+    """Return a new run id: unique, readable, and sortable by time."""
     moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return checked_name("run", f"{moment}-{method[:24]}-{dataset[:32]}-s{seed}-{secrets.token_hex(2)}")
 
 
 def runs_folder(out: Path | None = None) -> Path:
-    """Where run folders go."""
+    """Return the folder that holds run folders: `out`, by default `runs/` of the workspace."""
     return out.absolute() if out else home() / "runs"
 
 
 def run_folder(run: str, out: Path | None = None) -> Path:
-    """The folder of a run, by its id in the folder of runs or by its path; whether it is finished or not."""
+    """Return the folder of a run, finished or not, by its id in the folder of runs or by its path."""
     folder = Path(run) if "/" in run or is_folder(run) else runs_folder(out) / run
     if not run or not is_folder(folder):
         raise UserError(f"there is no run {run!r}; `python -m harness ls runs` lists what there is")
@@ -146,7 +146,7 @@ def run_folder(run: str, out: Path | None = None) -> Path:
 
 
 def require_place(run_id: str, key: str, recorded: str, given: str) -> None:
-    """A dataset's or encoder's folder is recorded by its name alone, so only the user knows where it is."""
+    """Raise if the folder of a dataset or encoder, recorded by its name alone, was not given and is not here."""
     if given == recorded and recorded.startswith("./") and not Path(recorded).is_dir():
         raise UserError(
             f"the {key} of run {run_id} is a folder called {recorded[2:]!r}, which is not in the current folder; "
@@ -155,7 +155,7 @@ def require_place(run_id: str, key: str, recorded: str, given: str) -> None:
 
 
 def read_record(path: Path) -> RunRecord:
-    """A record from a run folder or a JSON file."""
+    """Read a record from a run folder or a JSON file."""
     file = path / "record.json" if path.is_dir() else path
     place_inside(file.parent, file.name)  # a link that leads out would show somebody else's file
     if not file.is_file():
@@ -164,11 +164,11 @@ def read_record(path: Path) -> RunRecord:
 
 
 def checked_record(values: Any, where: str) -> RunRecord:
-    """A record from parsed JSON.
+    """Return parsed JSON as a record; `UserError` if it is not a valid one.
 
     Args:
-        values: As stored; somebody else may have written it.
-        where: For messages.
+        values: The parsed JSON; somebody else may have written it.
+        where: Name of the file for messages.
     """
     if isinstance(values, dict) and values.get("schema_version") not in (None, SCHEMA):
         raise UserError(
@@ -189,11 +189,11 @@ def checked_record(values: Any, where: str) -> RunRecord:
 
 
 def refuse_places(where: Path | str, config: dict[str, Any]) -> None:
-    """Refuse recorded settings that name a folder by more than its name: what is read here is for the user to say.
+    """Raise if recorded settings name a folder by a path: a record must not decide which folders are read here.
 
     Args:
         where: The record or log that the settings come from; somebody else may have written it.
-        config: As a record holds it, where a folder is `./name`.
+        config: Recorded settings, in which a folder must be `./name`.
     """
     options = config.get("encoder_options")
     teacher = options.get("teacher") if isinstance(options, dict) else None
@@ -203,14 +203,14 @@ def refuse_places(where: Path | str, config: dict[str, Any]) -> None:
 
 
 def _leads_away(place: str) -> bool:
-    """Whether a recorded name is a folder, and not one as runs record it."""
+    """Return whether a recorded name is the path of a folder other than `./name`, the form that runs record."""
     if place.startswith("./"):
         return not is_file_name(place.removeprefix("./"))
     return "/" in place or place in (".", "..") or (place not in ENCODERS and is_folder(place))
 
 
 def find_records(folders: list[Path]) -> list[RunRecord]:
-    """All readable records of the given folders (of run folders, of plain `*.json` records, or a run), oldest first."""
+    """Return all readable records, oldest first; a folder holds run folders or `*.json` records, or is one run."""
     paths: list[Path] = []
     for folder in folders:
         own = folder / "record.json"
@@ -226,14 +226,14 @@ def find_records(folders: list[Path]) -> list[RunRecord]:
 
 
 def resumable_at(folder: Path) -> int | None:
-    """The step of the newest checkpoint of a run; None if it has none."""
+    """Return the step of a run's newest checkpoint; None if it has none."""
     names = [path.name.removeprefix("step-") for path in folder.glob("checkpoints/step-*")]
     steps = [int(name) for name in names if name.isascii() and name.isdigit()]
     return max(steps, default=None)
 
 
 def unfinished(folder: Path) -> list[str]:
-    """Run folders without a record: still running, or killed without a chance to write one."""
+    """Return the names of run folders without a record: still running, or killed before they could write one."""
     return sorted(
         path.parent.name for path in folder.glob("*/events.jsonl") if not (path.parent / "record.json").exists()
     )
@@ -245,19 +245,19 @@ def write_record(folder: Path, record: RunRecord) -> None:
 
 
 def utc_now() -> str:
-    """This moment, UTC, to the millisecond."""
+    """Return the current time, UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Stopwatch:
-    """Seconds per named step, for the record."""
+    """Measures the seconds of named steps, for the record."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._started = self._last = time.perf_counter()
 
     def lap(self, name: str) -> float:
-        """Book the time since the last lap under `name`."""
+        """Add the time since the last lap to step `name`; return it in seconds."""
         now = time.perf_counter()
         spent, self._last = now - self._last, now
         self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 4)

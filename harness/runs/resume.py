@@ -1,8 +1,8 @@
-"""Taking up an interrupted run where it stopped.
+"""Resuming an interrupted run where it stopped.
 
-A run folder knows everything: the first event holds the metadata the run began with, config.json its settings, and
-checkpoints/ its state. A run is only continued as what it was: other settings, other data or another encoder are
-refused, field by field; other library versions are allowed, with a warning, and recorded.
+The run folder holds all that is needed: the first event has the metadata that the run began with, config.json its
+settings, and checkpoints/ its state. Other settings, other data or another encoder are refused, field by field; other
+library versions are allowed, with a warning, and recorded.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from harness.settings.identity import differences, fixed
 
 
 class _Data(BaseModel):
-    """What a start says of the data, as far as it decides whether a run is the same."""
+    """The fields of the dataset in a `start` event that decide whether a run is the same."""
 
     name: str
     digest: str
@@ -31,7 +31,7 @@ class _Data(BaseModel):
 
 
 class _Settings(BaseModel):
-    """What every run is called by; all settings are checked like any others behind it."""
+    """The settings that a `start` event must have; all settings are checked again later."""
 
     model_config = ConfigDict(strict=True)
 
@@ -52,7 +52,7 @@ def _moment(text: str) -> str:
 
 
 class _Start(BaseModel):
-    """What a run is resumed by."""
+    """The fields of a `start` event that resuming needs."""
 
     model_config = ConfigDict(strict=True)
 
@@ -67,28 +67,28 @@ class _Start(BaseModel):
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an interrupted run left behind."""
+    """An interrupted run, as read from its folder."""
 
     folder: Path
     metadata: dict[str, Any]
-    """The fields of the record that were known when it began."""
+    """The fields of the record that were known when the run began."""
     seconds: float
-    """Time spent so far."""
+    """Seconds spent so far."""
     events: list[dict[str, Any]]
-    """Its log; a sink that lost the last ones, because it was killed before it sent them, gets them again."""
+    """All events of the run log so far."""
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its resolved settings."""
+        """The resolved settings of the run."""
         config: dict[str, Any] = self.metadata["config"]
         return config
 
     def require_settings(self, config: dict[str, Any]) -> None:
-        """Refuse other settings before anything is loaded; `config` as it would be recorded."""
+        """Raise if the settings differ from `config`, a config as recorded; called before anything is loaded."""
         _refuse(self.folder.name, differences({"config": fixed(self.config)}, {"config": fixed(config)}))
 
     def continued(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """The metadata to go on with, from those a new run would begin with; refuses if they describe another run."""
+        """Return the metadata to go on with, given those of a new run; raise if they describe another run."""
         _refuse(self.metadata["run_id"], differences(_decisive(self.metadata), _decisive(metadata)))
         moved = differences(self.metadata["environment"], metadata["environment"])
         entry = {"time": utc_now(), "environment": moved}
@@ -105,7 +105,7 @@ def _refuse(run_id: str, differing: list[str]) -> None:
 
 
 def find_earlier(run: str, out: Path | None = None) -> Earlier:
-    """An interrupted run by its id (in the folder of runs) or by the path of its folder."""
+    """Return an interrupted run by its id (in the folder of runs) or by the path of its folder."""
     folder = run_folder(run, out)
     require_unfinished(folder)
     log = place_inside(folder, "events.jsonl")
@@ -126,21 +126,21 @@ def find_earlier(run: str, out: Path | None = None) -> Earlier:
 
 
 def require_unfinished(folder: Path) -> None:
-    """Refuse a run that has come to its end."""
+    """Raise `UserError` if the run is finished."""
     record = folder / "record.json"
     if record.exists() and read_record(folder).status == "finished":
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # killed in the moment before they would have gone
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # left by a process killed before removing them
         raise UserError(f"run {folder.name} is finished; there is nothing to resume. Its numbers: {record}")
 
 
 def _decisive(metadata: dict[str, Any]) -> dict[str, Any]:
-    """What must not change: settings, data, encoder."""
+    """Return the metadata that must not change: settings, dataset and encoder."""
     dataset = {key: metadata["dataset"][key] for key in ("name", "digest", "filter", "propensity")}
     return {"config": fixed(metadata["config"]), "dataset": dataset, "encoder": metadata["encoder"]}
 
 
 def _time_spent(events: list[dict[str, Any]]) -> float:
-    """Seconds from every start to the last event before the next one."""
+    """Return the seconds from each start or resume to the last event before the next one, summed."""
     spent, began, last = 0.0, None, None
     for event in events:
         moment = datetime.fromisoformat(event["time"])

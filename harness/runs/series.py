@@ -1,20 +1,20 @@
-"""Figures over the steps of a training, from the event log: what a record keeps of its course."""
+"""Curves of a training for its record: figures over steps, from the event log."""
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 Curves = dict[str, list[float | None]]
-"""`step`, and for every name a value at each of those steps; None where there is none."""
+"""`step`, and for each figure one value per step; None if a step has none."""
 
 _KEPT = ("train/", "validation/", "lr/")
-"""Figures about the machine are by the second and stay in the log."""
+"""Prefixes of the figures that are kept; those of the machine, by the second, stay in the log."""
 _LEFT_OUT = ("train/rows_per_second",)
 _DIGITS = 6
 
 
 def curves(events: Iterable[Mapping[str, Any]]) -> Curves:
-    """One list per figure, all at the same steps; empty without training. A step logged again replaces the first."""
+    """Return one list per figure, all at the same steps; empty without training. Of a repeated step the last counts."""
     found: dict[str, dict[int, float]] = {}
     for event in events:
         if event.get("event") == "metrics":
