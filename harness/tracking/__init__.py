@@ -1,4 +1,4 @@
-"""MLflow: a sink for the logs of runs.
+"""Sending the logs of runs to MLflow.
 
 events.jsonl -> harness.tracking.uploader (live) or `harness sync` (later) -> MLflow
 """
@@ -11,12 +11,12 @@ __all__ = ["make_tracker", "tracking_uri"]
 
 
 def make_tracker(track: str) -> Tracker | None:
-    """Return the tracker called for on the command line, `mlflow` or `none`; raise for a store that cannot exist."""
+    """Return the tracker for `--track mlflow`, None for `none`; `UserError` if the store's address is invalid."""
     if track == "none":
         return None
     if track != "mlflow":
         raise UserError(f"--track takes mlflow or none (got {track!r})")
     check_uri(tracking_uri())
-    from harness.tracking.uploader import Uploader  # also a program, which must not find itself imported
+    from harness.tracking.uploader import Uploader  # also run as a program, which must not be imported before
 
     return Uploader()

@@ -1,6 +1,6 @@
-"""The files of a finished run in MLflow: what it was, what came out, and a model that can be served.
+"""Artifacts of a finished run in MLflow: its config, record, log and samples, and a model that can be served.
 
-Each is made and sent on its own; one that fails is named, and the others go on.
+Each is made and sent separately; if one fails it is reported, and the others are still sent.
 """
 
 import tempfile
@@ -19,27 +19,27 @@ from harness.tracking.metadata import PARAM_LIMIT, params_of
 from harness.tracking.store import reason
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "scipy", "tokenizers", "torch", "transformers")
-"""Besides the harness itself; listed, because finding them out takes MLflow half a minute of imports."""
+"""Requirements of a served model besides the harness; listed, because MLflow takes half a minute to infer them."""
 PEERS = {"parabel": ("omikuji",)}
-"""Further libraries by method."""
+"""Further requirements by method."""
 _FILES = ("config.json", "record.json", LOG, "sample.json")
 
 
 def send_files(client: Any, run_id: str, folder: Path, progressed: Callable[[], None]) -> list[str]:
-    """Send the small files of the run in `folder`; return what could not be sent, in words."""
+    """Send the small files of the run in `folder`; return one message per file that could not be sent."""
     faults: list[str] = []
     for name in _FILES:
         with _noted(name, faults):
             if (folder / name).is_file():
-                client.log_artifact(run_id, str(place_inside(folder, name)))  # no link to a file of this machine
+                client.log_artifact(run_id, str(place_inside(folder, name)))  # refuses links that lead outside
                 progressed()
     return faults
 
 
 def send_made(client: Any, run_id: str, folder: Path, start: Event, progressed: Callable[[], None]) -> list[str]:
-    """Send what takes seconds to make: all parameters where MLflow had to cut one, and the model of a run that has one.
+    """Make and send params.json, if MLflow had to cut a parameter, and the model, if the run has a package.
 
-    Return what could not be made or sent, in words.
+    Return one message per artifact that could not be made or sent.
     """
     faults: list[str] = []
     with _noted("scratch folder", faults), tempfile.TemporaryDirectory(prefix="harness-") as scratch:
@@ -67,13 +67,13 @@ def _noted(name: str, faults: list[str]) -> Iterator[None]:
 
 
 def pack_model(run_folder: Path, out: Path) -> None:
-    """Write the model of a finished run as a new folder that `mlflow models serve` takes.
+    """Write the model of a finished run as a new folder for `mlflow models serve`.
 
         model/MLmodel, requirements.txt ...     written by MLflow; no code and no pickle
               data/                             package, weights and record of the run
 
-    Nothing in it is a path of this machine. Loading it needs this harness installed (`harness.infer.serve`), and an
-    encoder that goes by its name where the harness finds it.
+    It holds no path of this machine. To load it, this harness must be installed (`harness.infer.serve`), and an encoder
+    that is recorded by name must be available to it.
     """
     import mlflow
     import pandas as pd
@@ -108,7 +108,7 @@ def _signature() -> Any:
 
 
 def _requirements(method: str) -> list[str]:
-    """Versions as installed, without the mark of a build (`+cpu`), which no package index knows."""
+    """Return the installed versions as `name==version`, without a local build tag such as `+cpu`."""
     found = {name: version_of(name) for name in (*REQUIREMENTS, *PEERS.get(method, ()))}
     found["xmc-harness"] = __version__
     return [f"{name}=={version.partition('+')[0]}" for name, version in found.items() if version is not None]

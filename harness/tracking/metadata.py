@@ -1,8 +1,8 @@
-"""What a log says in MLflow's terms: experiment, name, tags, parameters, and names that MLflow accepts; no MLflow here.
+"""A run log in MLflow's terms: experiment, name, tags, parameters, and valid metric names. Does not import MLflow.
 
 Names: letters, digits and `_ - . : /` and space, at most 250, no odd paths. `@` becomes `_at_`, any other character
-`_u<code>_`. An underscore that would begin such a sequence by chance is written as `_u5f_`, so no two names meet. A
-longer name is cut and ends in its hash, `_h<hash>_`, as no other does; the whole is kept in a tag.
+`_u<code>_`. An underscore that would begin such a sequence by chance is written as `_u5f_`, so that names stay unique.
+A longer name is cut and ends in its hash, `_h<hash>_`, as no other name does; the full name is kept in a tag.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "prune
 
 
 def is_group(start: Event) -> bool:
-    """Whether this is the log of a bench or a sweep, not of a run."""
+    """Return whether a `start` event is that of a bench or a sweep, not of a run."""
     return "kind" in start
 
 
 def require_start(start: Event, log: Path) -> None:
-    """Refuse a log whose first event lacks what a run or a group is tracked by."""
+    """Raise `DataError` if a `start` event lacks a field that tracking needs."""
     try:
         experiment_name(start), run_name(start), tags_of(start), params_of(start), dataset_of(start)
         if parent := start.get("parent"):
@@ -43,13 +43,13 @@ def require_start(start: Event, log: Path) -> None:
 
 
 def experiment_name(start: Event) -> str:
-    """The dataset's name, unless `MLFLOW_EXPERIMENT_NAME` says otherwise."""
+    """Return the name of the experiment: `MLFLOW_EXPERIMENT_NAME` if set, else the dataset's name."""
     own = start["experiment"] if is_group(start) else start["dataset"]["name"]
     return os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(own)
 
 
 def run_name(start: Event) -> str:
-    """What people see in a list of runs, whose columns are narrow: what tells them apart comes first."""
+    """Return the name shown in MLflow's list of runs; distinguishing parts come first, as columns are narrow."""
     if is_group(start):
         return str(start["name"])
     config, parent = start["config"], start.get("parent") or {}
@@ -65,7 +65,7 @@ def run_name(start: Event) -> str:
 
 
 def tags_of(start: Event) -> dict[str, str]:
-    """What people search by."""
+    """Return the tags of a run or group, to search by."""
     if is_group(start):
         own = {**start["tags"], "harness.kind": start["kind"]}
     else:
@@ -90,7 +90,7 @@ def tags_of(start: Event) -> dict[str, str]:
 
 
 def params_of(start: Event) -> dict[str, str]:
-    """All settings, flat; of a run also its environment, hardware and encoder."""
+    """Return all settings by dotted key, as strings; for a run also its environment and encoder."""
     if is_group(start):
         return flatten(start["params"])
     encoder = {key: value for key, value in start.get("encoder", {}).items() if key != "name"}
@@ -98,7 +98,7 @@ def params_of(start: Event) -> dict[str, str]:
 
 
 def dataset_of(start: Event) -> dict[str, str] | None:
-    """Fields of an MLflow dataset: metadata alone, with our digest; None for a group."""
+    """Return the fields of an MLflow dataset, with the harness's digest; None for a group."""
     if is_group(start):
         return None
     metadata = start["dataset"]
@@ -114,7 +114,7 @@ def dataset_of(start: Event) -> dict[str, str] | None:
 
 
 def description(start: Event, folder: Path, status: str, error: str | None) -> str:
-    """A few readable lines with the numbers of a run, as Markdown."""
+    """Return a few lines of Markdown with the metrics, time and warnings of a run, or the status of a group."""
     if is_group(start):
         return f"{start['kind']} **{start['name']}** on {start['experiment']}: {status}"
     config = start["config"]
@@ -122,7 +122,7 @@ def description(start: Event, folder: Path, status: str, error: str | None) -> s
     lines = [f"**{config['method']}** on **{start['dataset']['name']}**, {seeds}: {status}"]
     try:
         record = read_record(folder)
-    except UserError:  # there is none yet, or one that says nothing
+    except UserError:  # there is no record yet, or it is damaged
         record = None
     figures = [f"{key} {value:.2f}" for key, value in (record.metrics if record else {}).items() if key[:1] == "P"]
     if figures:
@@ -138,7 +138,7 @@ def description(start: Event, folder: Path, status: str, error: str | None) -> s
 
 
 def milliseconds(moment: str) -> int:
-    """A time of a log as MLflow counts it."""
+    """Return a time of a log in milliseconds since 1970, as MLflow counts."""
     return int(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
@@ -150,7 +150,7 @@ _CUT = re.compile(r"_h([0-9a-f]{16})_$")
 
 
 def metric_name(key: str) -> str:
-    """Our key as MLflow accepts it, for figures, parameters and tags; see `original_name` for the way back."""
+    """Return the name of a metric, parameter or tag as MLflow accepts it; `original_name` is the inverse."""
     name = _encoded(key, _ALLOWED)
     path = posixpath.normpath(name)
     if path != name or path.startswith(("..", "/")) or path == ".":  # MLflow refuses names that are odd as paths
@@ -161,12 +161,12 @@ def metric_name(key: str) -> str:
 
 
 def full_name_tag(key: str) -> dict[str, str]:
-    """The tag that keeps a name which had to be cut; empty for one that had not."""
+    """Return the tag with the full name of a key whose MLflow name was cut; empty for others."""
     return {f"full_name.{_short_hash(key)}": key} if _CUT.search(metric_name(key)) else {}
 
 
 def original_name(name: str, tags: Mapping[str, str] | None = None) -> str:
-    """The inverse of `metric_name`; a name that was cut is looked up in the tags of its run."""
+    """Return the key of an MLflow name; the key of a cut name is looked up in the tags of the run."""
     cut = _CUT.search(name)
     if cut:
         return (tags or {}).get(f"full_name.{cut[1]}", name)
@@ -174,7 +174,7 @@ def original_name(name: str, tags: Mapping[str, str] | None = None) -> str:
 
 
 def _decoded(match: re.Match[str]) -> str:
-    """What a sequence stands for; one beyond Unicode, which no key of ours becomes, stands for itself."""
+    """Return the character that an escape stands for; one beyond Unicode is returned unchanged."""
     if match[1] == "at":
         return "@"
     code = int(match[2] or "0", 16)

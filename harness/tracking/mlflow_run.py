@@ -1,8 +1,8 @@
-"""What the events of one log do in MLflow.
+"""Replaying the events of one log into MLflow.
 
-A `MlflowRun` is fed with a log from its first event on, however much of it the store has already: it finds the run by
-its tag `harness.run_id`, and leaves out parameters and figures that are there. So following a run as it happens, taking
-it up after an outage, and sending it again later are the same thing.
+A `MlflowRun` always takes a log from its first event on, however much of it the store has already: it finds the run by
+its tag `harness.run_id`, and leaves out parameters and metrics that are already there. So following a run as it
+happens, reconnecting after an outage, and sending it again later are the same.
 
     start -> run, tags, params, dataset, parent     metrics -> log_batch           artifact -> a file
     warning -> tag                                  resume, package -> tag         end -> status, artifacts, description
@@ -23,38 +23,38 @@ from harness.tracking.metadata import PARAM_LIMIT, TAG_LIMIT, full_name_tag, met
 from harness.tracking.store import experiment_id, find_run, reason
 
 SYNCED = "harness.synced"
-"""Tag with the sha256 of the log that was sent completely."""
+"""Name of the tag that holds the sha256 of the log once all of it was sent."""
 _METRICS = 1000
 _PARAMS_TAGS = 100
 _OF_BAD_ENDS = {"error", "pruned", "reaped"}
 _KILLED: Event = {"status": "killed", "error": None}
-"""The end of a log that has none."""
+"""The `end` assumed for a log without one."""
 
 
 class MlflowRun:
     """One run, or one group of runs, in an MLflow store."""
 
     def __init__(self, client: Any, folder: Path, progressed: Callable[[], None] = lambda: None) -> None:
-        """Prepare for the log in `folder`; `progressed` is called whenever something has got through."""
+        """Prepare to send the log in `folder`; `progressed` is called after every successful transfer."""
         self._client, self._folder, self._progressed = client, folder, progressed
         self._start: Event = {}
         self._end: Event | None = None
         self._last_time = ""
         self._run: Any = None
         self._known: set[tuple[str, int]] = set()
-        """(name, step) of the figures that the store has or will have."""
+        """(name, step) of the metrics that were sent or are buffered."""
         self._metrics: list[Any] = []
         self._tags: dict[str, str] = {}
         self._sent_tags: dict[str, str] = {}
         self._non_finite: Counter[str] = Counter()
         self._first_non_finite: dict[str, str] = {}
         self._files: dict[str, str] = {}
-        """Files that a group named: path in the folder -> sha256 of what was sent."""
+        """Files of a group that were sent: path in the folder -> sha256."""
         self._new_files: dict[str, None] = {}
 
     @property
     def ended(self) -> bool:
-        """Whether the last thing that happened to the run, as far as read, was its end."""
+        """Whether the run has ended, as far as the log was read, and was not resumed."""
         return self._end is not None
 
     @property
@@ -63,13 +63,13 @@ class MlflowRun:
         return metadata.is_group(self._start)
 
     def replay(self, reader: LogReader) -> None:
-        """Take all events that the log has by now."""
+        """Handle all events that the log has by now."""
         while events := reader.read():
             for event in events:
                 self.handle(event)
 
     def handle(self, event: Event) -> None:
-        """Take one event; what it adds is sent by the next `flush`."""
+        """Handle one event; what it adds is buffered until the next `flush`."""
         kind = event["event"]
         if kind != "start":
             self._require_run()
@@ -86,16 +86,16 @@ class MlflowRun:
         elif kind == "package" and "left_out" in event:
             self._tags["model"] = f"left out: {event['left_out']}"[:TAG_LIMIT]
         elif kind == "artifact":
-            self._new_files[event["path"]] = None  # a plot is named after every trial; it is sent as it is now
+            self._new_files[event["path"]] = None  # a plot is logged after every trial; the file is sent as it is now
         elif kind == "end":
             self._end = event
 
     def tag(self, tags: dict[str, str]) -> None:
-        """Add tags; the next `flush` sends them."""
+        """Buffer tags until the next `flush`."""
         self._tags |= tags
 
     def flush(self) -> None:
-        """Send what has come together."""
+        """Send buffered events."""
         from mlflow.entities import RunTag
 
         for start in range(0, len(self._metrics), _METRICS):
@@ -112,13 +112,13 @@ class MlflowRun:
             del self._new_files[name]
 
     def go_on(self) -> None:
-        """Say that the run is at work, where the store has it as ended."""
+        """Flush, and mark the run as running if the store has it as ended."""
         self.flush()
         if self._run.info.status != "RUNNING":
             self._client.update_run(self._id, status="RUNNING")
 
     def settle(self) -> None:
-        """Send the rest and the final status; a log without an end is that of a process that was killed."""
+        """Send the rest and the final status; without an `end` in the log it is killed."""
         self._require_run()
         end = self._end or _KILLED
         tag = {"pruned": "pruned", "failed": "error"}.get(end["status"])
@@ -133,9 +133,9 @@ class MlflowRun:
         self._progressed()
 
     def complete(self, mark: Callable[[], None] = lambda: None) -> list[str]:
-        """Send the files and the description of a settled run; return what could not be made or sent, in words.
+        """Send the files and the description of a settled run; return one message per file that was not sent.
 
-        `mark` is called when all is sent that was there; a model is packed after that.
+        `mark` is called when everything but the model is sent; the model is packed and sent after that.
         """
         end = self._end or _KILLED
         place = (self._client, self._id, self._folder)
@@ -174,7 +174,7 @@ class MlflowRun:
             self._known |= {(name, point.step) for point in self._client.get_metric_history(self._id, name)}
         self._tags |= tags
         self._sent_tags = dict(self._run.data.tags)
-        if self.is_group:  # a run of the group may have come first, and made it under its own idea of the name
+        if self.is_group:  # a run of the group may have created it with another name
             self._tags["mlflow.runName"] = metadata.run_name(start)
         self._log_params(metadata.params_of(start))
         self._log_dataset(metadata.dataset_of(start))
@@ -184,8 +184,8 @@ class MlflowRun:
         found = find_run(self._client, experiment, tags["harness.run_id"])
         if found is not None:
             return found
-        lock = sha256_json(experiment)[:16]  # a server may call an experiment as it likes
-        with locked(home() / "locks" / f"{lock}.create"):  # runs of one group look for it at the same moment
+        lock = sha256_json(experiment)[:16]  # an id from a server may be unsafe as a file name
+        with locked(home() / "locks" / f"{lock}.create"):  # runs of a group may create it at the same moment
             found = find_run(self._client, experiment, tags["harness.run_id"])
             if found is not None:
                 return found

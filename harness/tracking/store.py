@@ -1,8 +1,8 @@
-"""The MLflow store: where it is, and a client that is ready to write, or an error at once.
+"""The MLflow store: its address, and a client that is ready to write, or an error at once.
 
-Creating the tables from two processes at once crashes all but one of them, so that happens under a lock. An SQLite file
-that another process writes is waited for. MLflow would try a dead server, of its own or of a database, again for
-minutes; here it is asked once. MLflow is imported only when a store is opened.
+If two processes create the tables at once, all but one crash, so that is done under a lock. A locked SQLite file is
+waited for. MLflow would retry a dead server for minutes; here it is probed once. MLflow is imported only when a store
+is opened.
 """
 
 import logging
@@ -32,12 +32,12 @@ _FORMS = "sqlite:///file, postgresql://user@host/name or http://server:5000"
 
 
 def tracking_uri() -> str:
-    """Where MLflow keeps runs: `MLFLOW_TRACKING_URI` if set, else an SQLite file in the workspace."""
+    """Return the address of the store: `MLFLOW_TRACKING_URI` if set, else an SQLite file in the workspace."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"
 
 
 def check_uri(uri: str) -> None:
-    """Refuse what no store can be behind; whether one is there shows when a run starts."""
+    """Raise `UserError` if the address of a store is invalid; the store itself is not asked."""
     scheme, colon, rest = uri.partition(":")
     kind, _, driver = scheme.partition("+")
     if uri == "databricks":
@@ -69,31 +69,31 @@ def _host(uri: str) -> str | None:
 
 
 def with_driver(uri: str) -> str:
-    """The same address for SQLAlchemy, which looks for psycopg 3 although there is only psycopg 2."""
+    """Return the address for SQLAlchemy: psycopg 2 is named if psycopg 3, its default, is not installed."""
     if uri.startswith("postgresql:") and find_spec("psycopg") is None:
         return uri.replace("postgresql:", "postgresql+psycopg2:", 1)
     return uri
 
 
 def is_local(uri: str) -> bool:
-    """Whether this process writes the database itself, so that it also says where artifacts go."""
+    """Return whether this process writes the database itself, without a server, and thus places artifacts too."""
     return uri.partition(":")[0].partition("+")[0] in DATABASES
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of an SQLite store; None for another."""
+    """Return the file of an SQLite store; None for another kind of store."""
     name = uri.removeprefix("sqlite:///").partition("?")[0]
     return Path(name) if uri.startswith("sqlite:///") else None
 
 
 def reason(error: BaseException) -> str:
-    """An exception of a store in a few words, without paths and secrets."""
+    """Return an exception of a store in one short line, without paths and secrets."""
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {textwrap.shorten(without_secrets(without_paths(first)), 160, placeholder=' ...')}"
 
 
 _LOCKED_SECONDS = 60.0
-"""How long a locked SQLite file is waited for."""
+"""Longest wait for a locked SQLite file."""
 _ABOUT = (
     "Runs of the XMC harness on one dataset. A bench or a sweep is a parent run, its runs are the children. P_at_1 is "
     "P@1 on test rows in percent, validation/P_at_1 that of validation rows. Filter by tags.method, tags.encoder, "
@@ -111,7 +111,7 @@ _QUIET = {
 
 
 class PatientClient:
-    """An MLflow client whose calls wait for a locked SQLite file."""
+    """An MLflow client whose calls wait while an SQLite file is locked."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -122,7 +122,7 @@ class PatientClient:
 
 
 class DistantClient(PatientClient):
-    """A client of a server elsewhere: MLflow would copy files to whatever folder of this machine the server names."""
+    """Client of a remote server; refuses to copy artifacts into folders of this machine that the server names."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("log_artifact", "log_artifacts"):
@@ -130,7 +130,7 @@ class DistantClient(PatientClient):
         return super().__getattr__(name)
 
     def _send(self, name: str, run_id: str, *arguments: Any) -> None:
-        """Ask for the place once and use what was judged; asked twice, a server may name two places."""
+        """Send artifacts to the place that was checked; asked a second time, a server may name another."""
         from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
         from mlflow.store.artifact.models_artifact_repo import ModelsArtifactRepository
         from mlflow.store.artifact.runs_artifact_repo import RunsArtifactRepository
@@ -143,7 +143,7 @@ class DistantClient(PatientClient):
 
 
 def patiently(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call again, with growing pauses, while SQLite says that another process writes."""
+    """Call `call`, again with growing pauses while SQLite says that the database is locked."""
     deadline, pause = time.monotonic() + _LOCKED_SECONDS, 0.05
     while True:
         try:
@@ -151,12 +151,12 @@ def patiently(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         except Exception as error:
             if "database is locked" not in str(error) or time.monotonic() > deadline:
                 raise
-        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  apart, not secret
+        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  jitter, not cryptography
         pause = min(2 * pause, 2.0)
 
 
 def open_store(uri: str) -> Any:
-    """An MLflow client for a store that is there and whose tables are ready."""
+    """Return an MLflow client for a store that answers and whose tables exist."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     check_uri(uri)
@@ -177,7 +177,7 @@ def open_store(uri: str) -> Any:
 
 
 def probe(uri: str) -> None:
-    """Raise at once if a store cannot be used; MLflow itself would try again for up to two minutes."""
+    """Raise at once if a store cannot be used; MLflow itself would retry for up to two minutes."""
     file = sqlite_file(uri)
     if file is not None:
         if file.exists():
@@ -197,14 +197,14 @@ def probe(uri: str) -> None:
 
 
 def _ask_for_the_write_lock(file: Path) -> None:
-    """A folder, another format or a read-only file refuses it."""
+    """Raise if the file cannot be written: a folder, a read-only file, or one of another format."""
     with closing(sqlite3.connect(file, timeout=5)) as store:
         store.execute("begin immediate")
         store.rollback()
 
 
 def experiment_id(client: Any, name: str) -> str:
-    """The experiment called `name`, made if need be; a store without a server keeps artifacts in the workspace."""
+    """Return the id of experiment `name`, created if absent; without a server, artifacts go into the workspace."""
     found = client.get_experiment_by_name(name)
     if found is None:
         with locked(home() / "locks" / "experiments"):
@@ -221,14 +221,14 @@ def experiment_id(client: Any, name: str) -> str:
 
 
 def find_run(client: Any, experiment: str, run_id: str) -> Any:
-    """The run that was sent under our `run_id`, or None."""
+    """Return the MLflow run whose tag `harness.run_id` is `run_id`, or None."""
     quoted = run_id.replace("'", "")
     found = client.search_runs([experiment], f"tags.`harness.run_id` = '{quoted}'", max_results=1)
     return found[0] if found else None
 
 
 def search(client: Any, condition: str) -> Iterator[Any]:
-    """All runs of all experiments that meet a condition, page by page."""
+    """Yield all runs of all experiments that meet a condition."""
     experiments = [found.experiment_id for found in _pages(client.search_experiments)]
     if experiments:
         yield from _pages(partial(client.search_runs, experiments, condition))

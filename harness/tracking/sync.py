@@ -1,12 +1,12 @@
-"""`harness sync` and `harness runs reap`: what MLflow has of the runs here, completed and set right.
+"""`harness sync` and `harness runs reap`: complete and correct what MLflow has of the runs in this workspace.
 
-Syncing sends the logs of runs, as often as one likes with the same result. One look at the store tells which runs need
-nothing: those whose tag `harness.synced` is the sha256 of the log that lies here. Everything else is replayed from its
-first event, and what the store has already is left out.
+Syncing sends the logs of runs; repeating it changes nothing. One query finds the runs that are complete: those whose
+tag `harness.synced` is the sha256 of the log in this workspace. Every other log is replayed from its first event, and
+what the store has already is left out.
 
-Reaping closes runs that MLflow believes to be at work, but whose process is gone. A run whose folder lies here is
-settled by its own log. Any other is judged by its tags: on this machine by its process, elsewhere by its heartbeat.
-Runs that are not ours have no tag `harness.run_id` and are left alone.
+Reaping closes runs that MLflow has as running, but whose process is gone. A run whose folder is here is closed as its
+log says. Any other is judged by its tags: on this machine by its process, elsewhere by its heartbeat. Runs of other
+software have no tag `harness.run_id` and are left alone.
 """
 
 import re
@@ -35,7 +35,7 @@ Result = Literal["sent", "complete", "running", "failed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one log."""
+    """Result of sending one log."""
 
     run: str
     result: Result
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def log_folders(runs: list[str], out: Path | None) -> list[Path]:
-    """Folders with a log: the named runs, or all below `out`, or all of the workspace, groups among them."""
+    """Return the folders with a log: of the named runs, else all below `out` or the workspace, groups included."""
     if runs:
         return [run_folder(run, out) for run in runs]
     if out is not None and not out.is_dir():
@@ -56,7 +56,7 @@ def log_folders(runs: list[str], out: Path | None) -> list[Path]:
 
 
 def sync(client: Any, folders: Iterable[Path], advance: Callable[[int], None] = lambda count: None) -> list[Outcome]:
-    """Send what is missing; one log that cannot be sent does not stop the others, a store that is out does."""
+    """Send what the store lacks; a log that cannot be sent does not stop the others, an outage of the store does."""
     complete = {
         (run.data.tags.get("harness.run_id"), run.data.tags.get(SYNCED), run.info.status)
         for run in search(client, f"tags.`{SYNCED}` LIKE '%'")
@@ -80,13 +80,13 @@ def _sync_one(client: Any, folder: Path, complete: set[tuple[str | None, str | N
     except UserError as error:
         return Outcome(folder.name, "failed", str(error).splitlines()[0])
     except Exception as error:
-        if outage():  # the others would fare no better
+        if outage():  # the other logs would fail too
             raise
         return Outcome(folder.name, "failed", reason(error))
 
 
 def outage() -> str | None:
-    """Why the store does not answer; None if it does."""
+    """Return why the store does not answer; None if it does."""
     try:
         probe(tracking_uri())
     except Exception as error:
@@ -95,10 +95,10 @@ def outage() -> str | None:
 
 
 def send(client: Any, folder: Path, run_id: str, *, dead: bool = False) -> Outcome:
-    """Replay one log; that of a run at work is left to the process that follows it, if there is one.
+    """Replay one log, unless another process is sending it.
 
-    A run without an end was killed if nobody holds its lock. A group has no lock: it is open until it says otherwise,
-    or until somebody knows that it is `dead`.
+    A run without an `end` was killed if no process holds its lock. A group has no lock: without an `end` it counts as
+    running, unless the caller knows that it is `dead`.
     """
     try:
         with locked(upload_lock(folder), timeout=0):
@@ -118,7 +118,7 @@ def send(client: Any, folder: Path, run_id: str, *, dead: bool = False) -> Outco
 
 
 def run_id_of(log: Path) -> str:
-    """The id that the first event of a log names."""
+    """Return the run id in the first event of a log."""
     start = first_event(log)
     if start is None or "run_id" not in start:
         raise DataError("the log does not begin with a start: it cannot be sent, remove its folder", log, 1)
@@ -126,7 +126,7 @@ def run_id_of(log: Path) -> str:
 
 
 def _final_status(log: Path) -> str:
-    """As MLflow calls it; a log without an end is that of a process that was killed."""
+    """Return the final status of a log, as MLflow names it; killed if there is no `end`."""
     end = last_event(log)
     return STATUS[end["status"]] if end.get("event") == "end" else STATUS["killed"]
 
@@ -137,7 +137,7 @@ Verdict = Literal["alive", "killed", "synced"]
 
 @dataclass(frozen=True)
 class Reaped:
-    """A run that MLflow had as running, and what was found out about it."""
+    """Verdict on a run that MLflow has as running."""
 
     run: str
     verdict: Verdict
@@ -145,7 +145,7 @@ class Reaped:
 
 
 def parse_age(text: str) -> timedelta:
-    """`90s`, `5m`, `2h` or `1d`."""
+    """Return the duration of a text such as `90s`, `5m`, `2h` or `1d`."""
     match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
     if match is None:
         raise UserError(f"--older-than takes a number and s, m, h or d, for example 5m (got {text!r})")
@@ -160,14 +160,14 @@ def reap(
     dry_run: bool = False,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[Reaped]:
-    """Look at every run of ours that is marked as running; close the dead ones.
+    """Check every run of the harness that MLflow has as running; close those whose process is gone.
 
     Args:
         client: An open MLflow store.
         older_than: Silence after which a run on another machine counts as dead.
         runs: Folder of run folders to look for logs in; by default the whole workspace.
-        dry_run: Say what would be done, and do nothing.
-        advance: Told of every run that was looked at.
+        dry_run: Return what would be done, and change nothing.
+        advance: Called with 1 after every run.
     """
     folders = _folders(runs)
     verdicts = []
@@ -179,7 +179,7 @@ def reap(
 
 
 def _folders(runs: Path | None) -> dict[str, Path]:
-    """Folders with a log, by the id of the run."""
+    """Return the folders with a log, by run id."""
     found = {}
     for folder in log_folders([], runs):
         with suppress(DataError):  # `sync` says what is wrong with it
@@ -211,7 +211,7 @@ def _judge(client: Any, run: Any, folders: dict[str, Path], older_than: timedelt
 
 
 def _why_dead(run: Any, older_than: timedelta) -> str | None:
-    """Why a run counts as dead; None if it does not."""
+    """Return why a run counts as dead; None if it does not."""
     writer, here = _writer(run.data.tags), this_process()
     if writer is not None and (writer.host, writer.namespace) == (here.host, here.namespace):
         return None if lives(writer) else f"process {writer.pid} of this machine has ended"
@@ -239,7 +239,7 @@ def _writer(tags: dict[str, str]) -> Holder | None:
 
 
 def _heartbeat(run: Any) -> datetime:
-    """The last sign of life; a run that never gave one has its start."""
+    """Return the time of the last heartbeat of a run; its start if there was none."""
     try:
         heard = datetime.fromisoformat(run.data.tags["harness.heartbeat"])
         return heard if heard.tzinfo else heard.replace(tzinfo=UTC)

@@ -1,13 +1,13 @@
-"""The process that sends the log of a run to MLflow while the run is at work: the run's side, then the process's own.
+"""The process that sends the log of a run to MLflow while the run goes on: first the run's side, then the process.
 
 `Uploader` is the tracker that a run sees. Starting the process (`python -m harness.tracking.uploader FOLDER`) costs
 milliseconds. It has a session of its own, so Ctrl-C does not reach it, and the lowest priority. The run waits for it
 only at its end, and only as long as it makes progress.
 
-`Upload` is what that process does. It knows the run by its parent process. If that is gone and the log has no end, the
-run was killed, and it gets that status. While the store is out it tries again with growing pauses, from the first event
-on; what the store has is left out. It ends when everything is sent, or some minutes after the run if the store stays
-out: `harness sync` can take over.
+`Upload` is what that process does. The run is its parent process. If that is gone and the log has no `end`, the run was
+killed, and it gets that status. If the store does not answer, it retries with growing pauses, from the first event on;
+what the store has already is left out. It ends when everything is sent, or some minutes after the run if the store
+still does not answer: `harness sync` can take over.
 """
 
 import argparse
@@ -38,59 +38,59 @@ if TYPE_CHECKING:
     from harness.tracking.mlflow_run import MlflowRun
 
 PATIENCE_SECONDS = 20.0
-"""How long the end of a run waits for an uploader that makes no progress."""
+"""How long a run, at its end, waits for an uploader that makes no progress."""
 _LONGEST_SECONDS = 120.0
-"""How long it waits in any case."""
+"""How long a run, at its end, waits for an uploader at most."""
 _LAST_WORDS_SECONDS = 2.0
 
 SENT = 0
 INCOMPLETE = 75
-"""Exit code of an uploader that has sent less than everything, and has printed that."""
+"""Exit code of an uploader that has not sent everything and has printed a warning."""
 
 _LOOK_SECONDS = 0.25
 _FLUSH_SECONDS = 10.0
 _HEARTBEAT_SECONDS = 30.0
 _AFTER_DEATH_SECONDS = 600.0
-"""How long a store is tried after the process of the run is gone."""
+"""How long an uploader retries after the process of the run is gone."""
 _AFTER_END_SECONDS = 3.0
-"""The same while that process waits for us."""
+"""How long an uploader retries while the ended run waits for it."""
 
 
 def upload_lock(folder: Path) -> Path:
-    """What a process locks (`harness.io.files.locked`) while it sends the run in `folder`."""
-    # in a folder of their own: a study may be called as any other lock is
+    """Return the path that a process locks (`harness.io.files.locked`) while it sends the run in `folder`."""
+    # a folder for these locks alone: a study may have the name of another lock
     return home() / "locks" / "upload" / folder.name
 
 
 def _progress_file(folder: Path) -> Path:
-    """The file of that lock; it is touched whenever something of the run in `folder` was sent."""
+    """Return the file of the upload lock; it is touched after every successful transfer."""
     return upload_lock(folder).with_name(f"{folder.name}.lock")
 
 
 def mark_file(folder: Path, uploader: int) -> Path:
-    """A file that exists once MLflow has the figures and files of a run, while that uploader sends a model.
+    """Return a file that exists once metrics and files are sent, while the uploader with that pid sends the model.
 
-    The uploader of a killed process may still be at work when the run is resumed: its mark is not that of the next.
+    The uploader of a killed run may still be at work when the run is resumed, so each has a mark of its own.
     """
     return upload_lock(folder).with_name(f"{folder.name}.{uploader}.sent")
 
 
 def _how_to_sync(folder: Path) -> str:
-    """The command that sends a log later; one outside the workspace has to be named."""
+    """Return the command that sends a log later: `harness sync`, with the folder if it is outside the workspace."""
     return "python -m harness sync" + ("" if folder.is_relative_to(home()) else f" {shlex.quote(str(folder))}")
 
 
 class Uploader:
-    """Starts an uploader for a run, and waits for it at the end."""
+    """Tracker that starts an uploader process for a run, and waits for it at the end."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, folder: Path) -> None:
-        """Start the process; the log in `folder` has its first event. The run goes on if there is no room for it."""
+        """Start the uploader; the log in `folder` has its first event. If it cannot be started, only warn."""
         package = Path(__file__).parents[2]
         paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
-        # one thread and no device: it computes next to nothing
+        # one thread and no GPU: it computes next to nothing
         frugal = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)}
         try:
             self._process = subprocess.Popen(
@@ -100,7 +100,7 @@ class Uploader:
                 env=os.environ | frugal,
                 start_new_session=True,
             )
-            mark_file(folder, self._process.pid).unlink(missing_ok=True)  # of a killed one with the same number
+            mark_file(folder, self._process.pid).unlink(missing_ok=True)  # left by a killed uploader with the same pid
         except OSError as error:
             print(  # noqa: T201
                 f"warning: no process could be started for MLflow ({error.strerror or error}); the run goes on, "
@@ -109,9 +109,9 @@ class Uploader:
             )
 
     def finish(self, folder: Path, wait: bool = True) -> None:
-        """Wait until MLflow has all figures and files; a model follows while the caller goes on.
+        """Wait until all metrics and files are sent; a model is sent while the caller goes on.
 
-        An uploader that makes no progress is stopped, and `sync` can do its work later.
+        An uploader that makes no progress is stopped; `harness sync` can send the rest later.
         """
         process, self._process = self._process, None
         if process is None:
@@ -138,11 +138,11 @@ class Uploader:
 
 
 _left: "list[subprocess.Popen[bytes]]" = []
-"""Uploaders that nobody waits for; asked now and then, so that none stays behind as a dead process."""
+"""Uploaders that are not waited for; polled now and then, so that none stays behind as a zombie process."""
 
 
 def wait_for(folders: Iterable[Path], seconds: float = PATIENCE_SECONDS) -> list[Path]:
-    """Wait until the runs in these folders are sent, so many seconds at most; return those that are not."""
+    """Wait up to `seconds` until the runs in these folders are sent; return the folders of those that are not."""
     deadline, late = time.monotonic() + seconds, []
     for folder in folders:
         if not _progress_file(folder).exists():
@@ -156,11 +156,11 @@ def wait_for(folders: Iterable[Path], seconds: float = PATIENCE_SECONDS) -> list
 
 
 def _wait(process: "subprocess.Popen[bytes]", folder: Path) -> int | None:
-    """The exit code, or None if the uploader has sent figures and files, or made no progress for too long."""
+    """Return the exit code, or None once metrics and files are sent or there was no progress for too long."""
     import psutil
 
     def progress() -> tuple[int, int]:
-        """The time of the last success, and seconds of computing: one that waits for a server computes nothing."""
+        """Return the time of the last transfer, and processor seconds; waiting for a server takes none."""
         touched = computed = 0
         with suppress(OSError):
             touched = _progress_file(folder).stat().st_mtime_ns
@@ -188,9 +188,9 @@ def _exit_code(process: "subprocess.Popen[bytes]", seconds: float) -> int | None
 
 
 def _lower_priority() -> None:
-    """Give this process the lowest priority; where sessions share the processor evenly, its session too.
+    """Give this process the lowest priority, and its session too where Linux schedules by session (autogroup).
 
-    On a machine that is always busy that may be too low; `HARNESS_TRACKING_NICE` is another, 0 for that of the run.
+    `HARNESS_TRACKING_NICE` overrides it for machines that are always busy; 0 is the priority of the run.
     """
     wanted = os.environ.get("HARNESS_TRACKING_NICE", "")
     nice = min(int(wanted), 19) if wanted.isdecimal() else 19
@@ -201,10 +201,10 @@ def _lower_priority() -> None:
 
 
 def _raise_priority(pid: int) -> None:
-    """Take that back for an uploader whose run is over, as far as one may."""
+    """Restore the normal priority of an uploader whose run is over, as far as permitted."""
     with suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text("0")
-    with suppress(OSError):  # the right of root alone
+    with suppress(OSError):  # only root may
         os.setpriority(os.PRIO_PROCESS, pid, 0)
 
 
@@ -219,7 +219,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     _lower_priority()
     upload = Upload(given.folder, given.writer, _Parent(given.writer).lives)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from the run, which has waited long enough
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # sent by the run when it has waited long enough
     signal.signal(signal.SIGTERM, upload.terminate)
     try:
         return upload.run()
@@ -237,7 +237,7 @@ class _Parent:
         self._pid, self._missed = pid, False
 
     def lives(self) -> bool:
-        """Whether it is still there; once it is not, nobody has to be spared, and nobody reads warnings."""
+        """Return whether the parent still runs; once it does not, raise our priority and drop standard error."""
         if os.getppid() == self._pid:
             return True
         if not self._missed:
@@ -248,25 +248,25 @@ class _Parent:
 
 
 class Upload:
-    """One log on its way to MLflow."""
+    """Sends one log to MLflow."""
 
     def __init__(self, folder: Path, writer: int, writer_lives: Callable[[], bool]) -> None:
         """Prepare to send the log in `folder`.
 
         Args:
-            folder: Of a run or a group.
-            writer: Process that writes the log.
-            writer_lives: Whether it still does.
+            folder: Folder of a run or a group.
+            writer: Pid of the process that writes the log.
+            writer_lives: Returns whether that process still runs.
         """
         self.warned = False
-        """Whether the user knows that something is missing."""
+        """Whether the user was warned that something is missing."""
         self._folder, self._log = folder, folder / LOG
         self._writer, self._writer_lives = writer, writer_lives
         self._died: tuple[float, int] | None = None
-        """When the writer was found dead, and how long the log was then."""
+        """Time when the writer was found dead, and the size of the log then, in bytes."""
 
     def run(self) -> int:
-        """Send everything, across outages; return the exit code."""
+        """Send everything, retrying after outages; return the exit code."""
         mark = mark_file(self._folder, os.getpid())
         with locked(upload_lock(self._folder), timeout=_AFTER_DEATH_SECONDS):
             mark.unlink(missing_ok=True)
@@ -276,7 +276,7 @@ class Upload:
                 mark.unlink(missing_ok=True)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
-        """Handler for SIGTERM; a scheduler sends it to all processes of a job, and the end of the run must be sent."""
+        """Handle SIGTERM: ignore it while the writer runs, because a scheduler sends it to all processes of a job."""
         if not self._writer_lives():
             terminate(number, frame)
 
@@ -291,7 +291,7 @@ class Upload:
         self.warned = True
 
     def _send(self, mark: Path) -> int:
-        """Connect, again and again, until everything is sent or it is time to give up."""
+        """Retry until everything is sent or it is time to give up; return the exit code."""
         pause, give_up_at = 0.5, None
         while True:
             try:
@@ -309,7 +309,7 @@ class Upload:
             pause = min(2 * pause, 30.0)
 
     def _attempt(self, mark: Path) -> int:
-        """One connection: the whole log, from its first event to its last."""
+        """Connect and send the whole log, from its first event to its last; return the exit code."""
         from harness.tracking.mlflow_run import MlflowRun
         from harness.tracking.store import open_store
 
@@ -330,14 +330,14 @@ class Upload:
         return INCOMPLETE if faults else SENT
 
     def _record_is_due(self) -> bool:
-        """Whether the run has yet to write its record and its manifest, which it does after its last event."""
+        """Return whether the run has yet to write its manifest, which it does after its last event."""
         return self._writer_lives() and not (self._folder / "manifest.json").exists()
 
     def _follow(self, run: "MlflowRun", reader: LogReader) -> None:
-        """Send events as they come, until the end or until nobody writes any more."""
+        """Send events as they come, until the `end` or until the writer is gone."""
         flushed = beaten = time.monotonic()
         while not run.ended:
-            lives = self._writer_lives()  # asked before reading: what it wrote before its death is read after it
+            lives = self._writer_lives()  # checked before reading, so that its last events are read
             run.replay(reader)
             if not lives:
                 return
@@ -352,7 +352,7 @@ class Upload:
                 time.sleep(_LOOK_SECONDS)
 
     def _writer_tags(self) -> dict[str, str]:
-        """What `harness runs reap` needs to know whether the run is alive."""
+        """Return the tags from which `harness runs reap` finds out whether the run is alive."""
         writer = this_process(self._writer)
         return {
             "harness.host": writer.host,
@@ -363,7 +363,7 @@ class Upload:
         }
 
     def _deadline(self, before: float | None) -> float | None:
-        """When to give up; None while the run is at work."""
+        """Return the time, of `time.monotonic`, at which to give up; None while the run goes on."""
         now = time.monotonic()
         if not self._writer_lives():
             size = self._log.stat().st_size
@@ -375,7 +375,7 @@ class Upload:
         return None
 
     def _rest(self, seconds: float) -> None:
-        """Sleep, but not past the end of the run."""
+        """Sleep up to `seconds`; wake early when the run ends or its process is gone."""
         until, lived, ended = time.monotonic() + seconds, self._writer_lives(), has_ended(self._log)
         while time.monotonic() < until:
             if (lived and not self._writer_lives()) or (not ended and has_ended(self._log)):
