@@ -1,8 +1,8 @@
-"""The model of a run as a folder that other software reads: its dual encoder, or all weights by name.
+"""Exporting the model of a run as a folder that other software reads: its dual encoder, or all weights by name.
 
     z = N(tanh(W f(x) + b))        f: encoder, W and b: projection, N(v) = v / max(|v|, 1e-12)
 
-`export_sentence_transformers` writes z as stock modules, so that `SentenceTransformer(folder)` gives our vectors:
+`export_sentence_transformers` writes z as stock modules, so that `SentenceTransformer(folder)` gives the same vectors:
 
     transformer    Transformer -> Pooling -> [Dense with Tanh ->] Normalize
     static         StaticEmbedding with rows w(t) E[t] -> Normalize [-> Dense with Tanh -> Normalize]
@@ -72,7 +72,7 @@ def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
     Args:
         trained: The run.
         form: `sentence-transformers` for its dual encoder as a folder for that library, `safetensors` for all weights.
-        folder: New, or empty.
+        folder: Target folder, new or empty.
     """
     assert form in FORMATS
     if trained.parts.fitted is not None:
@@ -90,7 +90,7 @@ def export_run(trained: TrainedRun, form: str, folder: Path) -> None:
 
 def _weights(trained: TrainedRun) -> dict[str, Tensor]:
     model = trained.parts.model
-    if model is not None:  # a table in bfloat16 becomes what every reader knows
+    if model is not None:  # bfloat16 becomes float32, which every reader knows
         return {
             name: tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
             for name, tensor in model.state_dict().items()
@@ -99,7 +99,7 @@ def _weights(trained: TrainedRun) -> dict[str, Tensor]:
 
 
 def _dual_encoder(trained: TrainedRun) -> tuple[str, nn.Linear | None]:
-    """The scorer that needs text alone, and what it puts on top of the encoder."""
+    """Return the name of the text scorer and its projection on top of the encoder; `UserError` if there is none."""
     model, scoring = trained.parts.model, trained.parts.scoring
     instead = "export its weights: --format safetensors"
     refused = UserError(f"method {trained.config.method!r} has no dual encoder; {instead}")
@@ -119,7 +119,7 @@ def _dual_encoder(trained: TrainedRun) -> tuple[str, nn.Linear | None]:
 
 
 def _metadata(trained: TrainedRun, metrics: dict[str, float]) -> dict[str, Any]:
-    """What the model card says."""
+    """Return the metadata for the model card."""
     record = trained.record
     return {
         "run": record.run_id,
@@ -144,11 +144,11 @@ def export_sentence_transformers(
     """Write a dual encoder as a folder for sentence-transformers; whole, or not at all.
 
     Args:
-        encoder: A transformer or static encoder, on any device and in any mode; left as it is.
-        projection: From the encoder's D to the head's; None where z = N(f(x)).
-        folder: New, or empty.
+        encoder: A transformer or static encoder, on any device and in any mode; not changed.
+        projection: Layer W, b from the encoder's dimension to the head's; None if z = N(f(x)).
+        folder: Target folder, new or empty.
         max_len: Tokens per text, special tokens included, as in the token store of the run.
-        metadata: For the model card and the manifest, JSON values: method, dataset, encoder, metrics (a mapping), ...
+        metadata: JSON values for the model card and the manifest: method, dataset, encoder, metrics (a mapping), ...
     """
     if not isinstance(encoder, TransformerEncoder | StaticEncoder):
         raise UserError(
@@ -176,9 +176,9 @@ def export_safetensors(tensors: Mapping[str, Tensor], folder: Path, metadata: di
     """Write named tensors as model.safetensors with config.json and a model card; whole, or not at all.
 
     Args:
-        tensors: Of any shape and type, on any device.
-        folder: New, or empty.
-        metadata: For config.json, the model card and the manifest, JSON values.
+        tensors: Tensors by name, of any shape and type, on any device.
+        folder: Target folder, new or empty.
+        metadata: JSON values for config.json, the model card and the manifest.
     """
     _check_finite(tensors)
     shapes = {
@@ -215,7 +215,7 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _read_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The library's tokenizer as the encoder uses it: without the padding and truncation its file may ask for."""
+    """Return the library's tokenizer without the padding and truncation that its file may ask for."""
     path = tokenizer.path
     if not path.is_file() or sha256_file(path) != tokenizer.sha256:
         raise DataError("the tokenizer is gone or is not the one the model was trained with; put it back", path)
@@ -229,7 +229,7 @@ def _read_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _write_transformer(encoder: TransformerEncoder, max_len: int, folder: Path) -> list[tuple[str, str]]:
-    """Transformer and Pooling."""
+    """Write the modules Transformer and Pooling; return each as (kind, path)."""
     model: Any = encoder.model
     with quiet_library():
         model.save_pretrained(folder)
@@ -256,10 +256,10 @@ def _write_transformer(encoder: TransformerEncoder, max_len: int, folder: Path) 
 
 
 def _padding_id(encoder: TransformerEncoder) -> int:
-    """An id to pad with.
+    """Return the token id for padding.
 
-    Padding is masked, so any id serves. But the library reads the name of its padding token as that token wherever it
-    stands in a text, so it has to be a token that is read that way already.
+    Padding is masked, so any id would do. But the library reads the padding token's name as that token wherever it
+    stands in a text, so it must be a special token, which is read that way anyway.
     """
     special = encoder.tokenizer.special_ids.tolist()
     if not special:
@@ -268,7 +268,7 @@ def _padding_id(encoder: TransformerEncoder) -> int:
 
 
 def _write_static(encoder: StaticEncoder, max_len: int, folder: Path) -> list[tuple[str, str]]:
-    """StaticEmbedding and Normalize."""
+    """Write the modules StaticEmbedding and Normalize; return each as (kind, path)."""
     library = _read_tokenizer(encoder.tokenizer)
     before, after = encoder.tokenizer.frame
     if encoder.weights[[*before, *after]].any():
@@ -303,7 +303,7 @@ def _write_normalize(place: Path) -> str:
 
 
 def _write_listing(modules: list[tuple[str, str]], folder: Path) -> None:
-    """modules.json and config_sentence_transformers.json; the library maps these class paths to where classes moved."""
+    """Write modules.json and config_sentence_transformers.json; the library maps its old class paths to new ones."""
     listing = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for place, (kind, path) in enumerate(modules)
@@ -320,7 +320,7 @@ def _write_listing(modules: list[tuple[str, str]], folder: Path) -> None:
 
 
 def _write_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Save tensors on the CPU; those that share memory become copies, because the format has no sharing."""
+    """Save tensors from CPU memory; those that share memory are copied, because the format does not allow sharing."""
     separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -335,7 +335,7 @@ def _write_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def _write_card(folder: Path, name: str, library: str, metadata: dict[str, Any], usage: str) -> None:
-    """README.md: the metadata, tables for those that are mappings, and how to load the folder."""
+    """Write README.md: the metadata, mappings as tables, and how to load the folder."""
     listed = {**metadata, "exported by": f"harness {__version__}"}
     lines = ["---", f"library_name: {library}", "tags: [extreme-multi-label-classification]", "---", ""]
     lines += [f"# {_format(name)}", ""]
@@ -349,13 +349,13 @@ def _write_card(folder: Path, name: str, library: str, metadata: dict[str, Any],
 
 
 def _format(value: Any) -> str:
-    """A value as inert Markdown on one line."""
+    """Return a value as escaped Markdown on one line."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return html.escape(" ".join(printable(text).split()), quote=False).replace("|", "\\|").replace("`", "'")
 
 
 def _publish(folder: Path, write: Callable[[Path, str], None], metadata: dict[str, Any]) -> None:
-    """Call `write(temporary folder, final name)`, add the manifest and rename; a failure leaves nothing behind."""
+    """Call `write(temporary folder, final name)`, add the manifest and rename; after a failure nothing is left."""
     folder = folder.expanduser().resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not an empty folder; name a new one, or move it away")

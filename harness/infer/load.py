@@ -1,7 +1,7 @@
-"""A finished run back in memory: the same data, the same encoder, the weights it ended with.
+"""Loading the model of a finished run: the same data, the same encoder, and the trained weights.
 
-Everything is rebuilt from the run folder and compared with its record, because a model on other data or on another
-encoder would answer without any error, and wrongly.
+Data and encoder are compared with the record of the run, because with others a model would give wrong predictions
+without any error.
 """
 
 from dataclasses import dataclass
@@ -33,34 +33,34 @@ from harness.settings.schema import RunConfig
 from harness.train.inputs import text_length, tokenise, train_side, validation_split
 
 NEWEST = "last"
-"""The name that stands for the newest finished run."""
+"""Name that stands for the newest finished run."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with the labels it knows, ready to score texts; the data it was trained on need not be there."""
+    """A trained model with its labels, ready to score texts; its dataset need not be on this machine."""
 
     record: RunRecord
     config: RunConfig
     label_id: Texts
-    """[L]."""
+    """Ids of the labels, [L]."""
     label_text: Texts
-    """[L]."""
+    """Texts of the labels, [L]."""
     label_tokens: Ragged
-    """[L]."""
+    """Token ids of the label texts, [L]."""
     encoder: Encoder
     parts: Parts
-    """In eval mode, with the weights of the run."""
+    """Parts of the method with the weights of the run, in eval mode."""
     max_len: int
     """Tokens per text, special tokens included."""
     device: str
     identity: str
-    """sha256 over what decides the model's vectors: weights, method, encoder, tokens, data."""
+    """sha256 of all that decides the model's vectors: weights, method, encoder, tokens, dataset."""
 
 
 @dataclass(frozen=True)
 class TrainedRun(TrainedModel):
-    """A finished run."""
+    """The model of a finished run, with the dataset it was trained on."""
 
     dataset: Dataset
 
@@ -76,11 +76,11 @@ def load_run(
     """Load a finished run.
 
     Args:
-        run: Its id, the path of its folder, or `last` for the newest finished run.
+        run: Id of the run, path of its folder, or `last` for the newest finished run.
         out: Folder of run folders; by default the workspace's.
-        dataset: Where its dataset is, if that was a folder: a record keeps names, never paths.
-        encoder: Where its encoder is, if that was a model folder.
-        device: auto, cpu, cuda, cuda:1 or mps; need not be the one it was trained on.
+        dataset: Path of its dataset, if that was a folder: a record keeps names, never paths.
+        encoder: Path of its encoder, if that was a model folder.
+        device: auto, cpu, cuda, cuda:1 or mps; need not be the one that it was trained on.
     """
     folder = run_folder(run, out)
     record = finished_record(folder)
@@ -96,7 +96,7 @@ def load_run(
 
 
 def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
-    """The config of a run, checked again, with what is another one on this machine."""
+    """Return the config of a run, checked again, with `changes` for this machine: paths and device."""
     refuse_places(f"the record of run {record.run_id}", record.config)
     method = load_method(record.config["method"])
     layers = [Layer("before", BEFORE), Layer(f"run {record.run_id}", record.config), Layer("given", changes)]
@@ -104,21 +104,21 @@ def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
 
 
 def rebuilt_inputs(record: RunRecord, config: RunConfig, data: Dataset) -> Inputs:
-    """What the method of a run built from, after comparing data and encoder with the record; without augmented rows."""
+    """Return the inputs of a run's method without augmented rows; `UserError` if data or encoder are others."""
     require_same(record, "dataset", "digest", data.digest)
     device = choose_device(config.device)
     encoder = load_encoder(config.encoder, seed=config.seed, **config.encoder_options)
     require_same(record, "encoder", "identity", encoder.identity)
     kept, _ = validation_split(data, config)
     tokens = tokenise(data, encoder, text_length(config, encoder), kept)
-    # the run itself has warned of what there was to warn of
+    # the run itself has given the warnings already
     return train_side(data, kept, tokens, encoder, device, config, lambda _: None)
 
 
 def ready_model(
     record: RunRecord, config: RunConfig, inputs: Inputs, label_id: Texts, label_text: Texts, weights: Path
 ) -> TrainedModel:
-    """The model of a run, from what its method builds from and the folder of its weights."""
+    """Return the model of a run, built from its inputs, with the weights in folder `weights`."""
     method = load_method(config.method)
     params = method.params.model_validate(config.params)
     parts = method.build(inputs, params)
@@ -130,7 +130,7 @@ def ready_model(
         "method": [config.method, config.params],
         "encoder": [inputs.encoder.identity, inputs.encoder.tokenizer.sha256, max_len],
         "dataset": record.dataset["digest"],
-        # validation rows are not counted where an encoder learns how frequent its tokens are
+        # an encoder may use token counts, which leave out validation rows
         "held_out": [config.validation.size, config.seed] if config.validation.size else None,
     }
     return TrainedModel(
@@ -148,7 +148,7 @@ def ready_model(
 
 
 def run_folder(run: str, out: Path | None = None) -> Path:
-    """The folder of a run, by its id, by its path, or by the word `last`."""
+    """Return the folder of a run by its id, its path, or the word `last`."""
     if run == NEWEST:
         runs = runs_folder(out)
         records = [record for record in find_records([runs]) if not is_trial(record.config)]
@@ -161,7 +161,7 @@ def run_folder(run: str, out: Path | None = None) -> Path:
 
 
 def finished_record(folder: Path) -> RunRecord:
-    """The record of a run that came to its end; any other run is refused with the way to finish it."""
+    """Return the record of a finished run; for any other, `UserError` says how to finish it."""
     resume = f"take it up with `python -m harness run --resume {folder.name}`"
     if not (folder / "record.json").exists():
         if not (folder / "events.jsonl").exists():
@@ -179,7 +179,7 @@ def finished_record(folder: Path) -> RunRecord:
 
 
 def require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
-    """Refuse data or an encoder other than that of the run."""
+    """Raise if the digest of the dataset or the identity of the encoder is not that of the run."""
     expected = str(getattr(record, key).get(mark, "unknown"))
     if found != expected:
         raise UserError(
@@ -189,7 +189,7 @@ def require_same(record: RunRecord, key: str, mark: str, found: str) -> None:
 
 
 def _load_weights(parts: Parts, folder: Path) -> str | None:
-    """Put the saved weights into the model; return their sha256, None for a method without training."""
+    """Load the saved weights into the model; return their sha256, None for a method without training."""
     if parts.fitted is not None:
         from harness.train.checkpoint import verify_files
 

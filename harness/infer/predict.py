@@ -1,10 +1,10 @@
-"""Labels for texts nobody has labelled yet, from a finished run.
+"""Predicting labels of new texts with a finished run.
 
     texts [n] -> tokens -> query vectors [n, D] -> exact search among label vectors [L, D] -> the best k labels of each
 
-A model that ranks by itself takes the tokens and gives the labels. For others, label vectors are computed once for a
-model and a way of scoring, and kept in the workspace. Labels can be added by their text: they have no row in a
-classifier, so then every label, old or new, is scored from text alone, and scores stay comparable.
+A `Ranker` takes the tokens and returns the labels itself. For other models, label vectors are computed once per model
+and scorer, and kept in the workspace. Labels can be added by their text: they have no row in a classifier, so then all
+labels, old and new, are scored from text alone, which keeps scores comparable.
 """
 
 import sys
@@ -31,29 +31,29 @@ from harness.io.printable import printable
 from harness.settings.method import Ranker
 
 FORMAT = 1
-"""Bumped whenever the same model would give other label vectors."""
+"""Version of the cached label vectors; raised whenever the same model would give others."""
 STDIN = "-"
 
 NewLabel = tuple[str, str]
-"""(id, text) of a label that the run has never seen."""
+"""(id, text) of a label that is not in the run's dataset."""
 Warn = Callable[[str], None]
 Vectors = Callable[[TrainedModel, str], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One label of one text."""
+    """A label predicted for a text."""
 
     label: str
-    """Its id."""
+    """Id of the label."""
     text: str
     score: float
     new: bool
-    """Whether it was added, and not among the labels of the run."""
+    """Whether the label was added, so is not one of the run's."""
 
 
 def to_stderr(message: str) -> None:
-    """Show a warning."""
+    """Print a warning to standard error."""
     print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
 
 
@@ -68,17 +68,17 @@ def predict(
     vectors: Vectors | None = None,
     warn: Warn = to_stderr,
 ) -> list[list[Prediction]]:
-    """The best k labels of every text, best first; fewer where there are fewer labels.
+    """Return the best k labels of every text, best first; fewer if there are fewer labels.
 
     Args:
-        trained: The run.
-        texts: [n].
+        trained: The trained model.
+        texts: Texts to label, [n].
         k: Labels per text.
-        scorer: A way of scoring, one of the run's scorers; by default the one it reports.
-        add_labels: Labels to rank together with those of the run.
-        exclude: [n, L], pairs that are never returned.
-        vectors: Gives the label vectors [L, D] of a scorer in place of `label_vectors`.
-        warn: Takes one line about what a reader of the predictions should know.
+        scorer: One of the run's scorers; by default the one that it reports.
+        add_labels: New labels to rank together with those of the run.
+        exclude: Pairs of text and label that are never returned, [n, L].
+        vectors: Returns the label vectors [L, D] of a scorer, in place of `label_vectors`.
+        warn: Called with each warning, one line.
     """
     if k < 1:
         raise UserError(f"k is {k}; ask for at least one label")
@@ -111,7 +111,7 @@ def _ranked(
     exclude: csr_array | None,
     vectors: Vectors | None,
 ) -> TopK:
-    """The best k labels of queries [n], added ones counted behind those of the run."""
+    """Return the best k labels of queries [n]; indices from L on are added labels."""
     scoring = trained.parts.scoring
     if isinstance(scoring, Ranker):
         return scoring.rank(tokens, min(k, len(trained.label_id)), exclude, scorer)
@@ -127,7 +127,7 @@ def _ranked(
 
 
 def chosen_scorer(trained: TrainedModel, scorer: str | None, adding: bool, warn: Warn = to_stderr) -> str:
-    """The scorer to use: the wanted one, else the run's first, or the one for text alone where labels are added."""
+    """Return the scorer to use: `scorer` if given, else the run's first, or its `text_scorer` if labels are added."""
     scoring = trained.parts.scoring
     if scorer is not None and scorer not in scoring.scorers:
         raise unknown_name("scorer", scorer, scoring.scorers)
@@ -148,7 +148,7 @@ def chosen_scorer(trained: TrainedModel, scorer: str | None, adding: bool, warn:
 
 
 def label_vectors(trained: TrainedModel, scorer: str) -> NDArray[np.float32]:
-    """Vectors of the run's labels [L, D], computed on first use and memory-mapped from then on."""
+    """Return the vectors of the run's labels [L, D], computed on first use and memory-mapped from then on."""
     identity = {"format": FORMAT, "run": trained.identity, "scorer": scorer}
     folder = home() / "cache" / "label-vectors" / sha256_json(identity)
     scoring = trained.parts.scoring
@@ -193,7 +193,7 @@ def _check_new(trained: TrainedModel, labels: Sequence[NewLabel], warn: Warn) ->
 
 
 def read_texts(file: str) -> list[str]:
-    """Texts of a file: one per line, or JSON lines with `text` if it is called .jsonl; `-` is standard input."""
+    """Read texts: one per line, or JSON lines with `text` from a .jsonl file; `-` is standard input."""
     if _is_json(file):
         texts = [text for rows in json_chunks(Path(file)) for text in rows.column("text", str)]
     else:
@@ -204,9 +204,9 @@ def read_texts(file: str) -> list[str]:
 
 
 def read_labels(file: str) -> list[NewLabel]:
-    """New labels of a file: one text per line, or JSON lines with `text` and optional `id` if it is called .jsonl.
+    """Read new labels: one text per line, or JSON lines with `text` and optional `id` from a .jsonl file.
 
-    A label without an id is called after its line: new-1, new-2, ...
+    The id of a label without one is made from its line number: new-1, new-2, ...
     """
     labels: list[NewLabel] = []
     if _is_json(file):

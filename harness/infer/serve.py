@@ -1,6 +1,7 @@
-"""A packed model (`harness.runs.package`) back in memory, and as MLflow serves it.
+"""Loading a packed model (`harness.runs.package`), and serving it with MLflow.
 
-MLflow loads such a model through `_load_pyfunc`: a frame with a column `text` in, the top labels of every text out.
+MLflow loads such a model through `_load_pyfunc`: it takes a frame with a column `text` and returns the top labels of
+every text.
 """
 
 from pathlib import Path
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 DEFAULT_K = 5
 OWN_SCORER = ""
-"""The scorer that the run reports."""
+"""Stands for the scorer that the run reports."""
 
 
 def load_package(package: Path, *, device: str = "auto") -> TrainedModel:
-    """Load the model of a package, after every byte was found to be as written and no other file to be there.
+    """Load the model of a package; `DataError` if a file is damaged, missing or not listed in its manifest.
 
     Args:
-        package: As `harness.runs.package.assemble` wrote it.
+        package: Folder written by `harness.runs.package.assemble`.
         device: auto, cpu, cuda, cuda:1 or mps.
     """
     verify_files(package)
@@ -65,14 +66,14 @@ def load_package(package: Path, *, device: str = "auto") -> TrainedModel:
         device=choose_device(config.device),
         batch_tokens=config.batch_tokens,
         seed=config.seed,
-        warn=lambda _: None,  # the run itself has warned of what there was to warn of
+        warn=lambda _: None,  # the run itself has given the warnings already
         soft=bool(metadata["soft"]),
     )
     return ready_model(record, config, inputs, labels["id"], labels["text"], package / "model")
 
 
 def _counts(package: Path, tokens: int) -> NDArray[np.int64]:
-    """How often each token occurs, [V]."""
+    """Return the number of occurrences of each token, [V]."""
     counts = load_array(package / "counts.npy", 1, "i")
     if len(counts) != tokens or (counts < 0).any():
         raise DataError(f"not the counts of {tokens:,} tokens; pack the model anew", package / "counts.npy")
@@ -80,7 +81,7 @@ def _counts(package: Path, tokens: int) -> NDArray[np.int64]:
 
 
 def _train_rows(package: Path, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """Labels [N, L], filter pairs [N, L] and tokens [N] of the train rows; what refuses to be read if none are here."""
+    """Return positives [N, L], filter pairs [N, L] and tokens [N] of the train rows; `AbsentRows` if not packed."""
     if not (package / "train.tokens.offsets.npy").exists():
         absent = AbsentRows(shape)
         return absent, absent, absent
@@ -102,7 +103,7 @@ def _train_rows(package: Path, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
 
 
 def _load_pyfunc(path: str) -> "TopLabels":
-    """Called by MLflow; a damaged package, or one with a file that does not belong there, is refused."""
+    """Load a package for MLflow, which calls this; a damaged package raises `MlflowException`."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -112,18 +113,18 @@ def _load_pyfunc(path: str) -> "TopLabels":
 
 
 class TopLabels:
-    """Answers texts with the ids, texts and scores of their best labels."""
+    """A model for MLflow: it returns the ids, texts and scores of the best labels of each text."""
 
     def __init__(self, model: TrainedModel) -> None:
         self._model = model
         self._vectors: dict[str, NDArray[np.float32]] = {}
 
     def predict(self, model_input: "pd.DataFrame", params: dict[str, Any] | None = None) -> "pd.DataFrame":
-        """The best labels of every text, best first.
+        """Return the best labels of every text, best first.
 
         Args:
-            model_input: With a column `text`, [n].
-            params: `k`, how many labels (fewer where there are fewer), and `scorer`, one of the run's.
+            model_input: Frame with a column `text`, [n].
+            params: `k`, the number of labels (at most all there are), and `scorer`, one of the run's scorers.
 
         Returns:
             A frame with the index of the input and the columns `labels` (ids), `texts` and `scores`, lists of equal
@@ -145,7 +146,7 @@ class TopLabels:
         return pd.DataFrame(answers, index=model_input.index)
 
     def _label_vectors(self, model: TrainedModel, scorer: str) -> NDArray[np.float32]:
-        """Label vectors [L, D], once for all requests; kept in memory alone where the workspace cannot be written."""
+        """Return label vectors [L, D], computed once; kept only in memory if the workspace cannot be written."""
         if scorer not in self._vectors:
             try:
                 self._vectors[scorer] = label_vectors(model, scorer)
