@@ -30,7 +30,7 @@ class MissingDataError(UserError):
 
 
 class Pruned(Exception):
-    """A trial of a sweep that is not worth going on with; says when and why."""
+    """Raised to end a trial of a sweep early; the message says at which validation and why."""
 
 
 class Terminated(BaseException):
@@ -38,13 +38,13 @@ class Terminated(BaseException):
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    """Handler for SIGTERM; a second signal ends the process at once."""
+    """Handle SIGTERM: raise `Terminated`; a second signal ends the process at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise Terminated
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of a device or of this machine; most allocators behind torch raise a plain error."""
+    """Return whether an error means out of memory, on a device or the host; torch often raises only `RuntimeError`."""
     words = (
         "can't allocate memory",
         "could not create a primitive",  # oneDNN, which has no memory for its scratch pad
@@ -57,7 +57,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """Builds the error for a name nobody registered, with the nearest known one."""
+    """Return the error for a name that is not registered; it suggests the nearest known one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ";"

@@ -1,6 +1,6 @@
-"""Names to things, without importing the things.
+"""Registries: tables from names to code that is imported only when it is asked for.
 
-A target is the string "module:attribute"; it is imported when somebody asks for it. A duplicate name is an error, an
+A target is the string "module:attribute". A duplicate name is an error, an
 unknown name is an error that suggests the nearest one, and packages outside this repository can add names through
 entry points (for example group `xmc_harness.methods`).
 """
@@ -26,7 +26,7 @@ class Registry(Generic[T]):
         self._summaries: dict[str, str] = {}
 
     def register(self, name: str, target: str, summary: str = "") -> None:
-        """Adds a name; registering it twice is an error."""
+        """Add a name; `UserError` if it is already registered."""
         if name in self._targets:
             raise UserError(f"{self.kind} {name!r} is registered twice: {self._targets[name]} and {target}")
         if target.count(":") != 1:
@@ -54,15 +54,15 @@ class Registry(Generic[T]):
         return iter(sorted({*self._targets, *self._outside}))
 
     def summary(self, name: str) -> str:
-        """One line about a name, without importing it."""
+        """Return one line about a name, without importing its target."""
         return self._summaries.get(name) or (f"from {self._outside[name].value}" if name in self._outside else "")
 
     def origin(self, name: str) -> str:
-        """Where a name points: "module:attribute"."""
+        """Return the target of a name, "module:attribute"."""
         return self._targets[name] if name in self._targets else self._outside[name].value
 
     def get(self, name: str) -> Any:
-        """Imports and returns the target of a name."""
+        """Import and return the target of a name."""
         if name in self._targets:
             module, attribute = self._targets[name].split(":")
             return getattr(import_module(module), attribute)

@@ -53,12 +53,12 @@ def run(
     Steps 1 to 4 are where a user's mistake shows (a wrong name, missing data); then the run folder is opened.
 
     Args:
-        config: As `resolve_config` gives it.
+        config: Settings as `resolve_config` returns them.
         origins: Where each setting came from.
         out: Folder of run folders; by default the workspace's.
         track: `mlflow` or `none`.
         earlier: An interrupted run to go on with.
-        parent: The bench or sweep that the run belongs to (`harness.runs.log.GroupLog`).
+        parent: The bench or sweep that the run belongs to, `GroupLog.parent` of `harness.runs.log`.
         on_validation: Called after every validation; may raise `Pruned` to end the run.
     """
     watch, tracker = Stopwatch(), make_tracker(track)
@@ -67,7 +67,7 @@ def run(
     # 1  the method, and 2  the device
     method, device = load_method(config.method), choose_device(config.device)
 
-    # 3  the dataset, prepared on first use; validation rows taken out of train where the config asks for it
+    # 3  the dataset, prepared on first use; validation rows are split off the train rows if the config asks for any
     dataset = load(config.dataset, use_filter=config.filter)
     kept, held = validation_split(dataset, config)
     watch.lap("load_data")

@@ -13,16 +13,16 @@ STREAMS = (
 
 
 def stream_seed(seed: int, name: str, *position: int) -> int:
-    """A 63-bit seed for one position of a named stream, for example ("dropout", step, chunk)."""
+    """Return a 63-bit seed for one position of a named stream, for example ("dropout", step, chunk)."""
     sequence = np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *position))
     return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
 def stream(seed: int, name: str, *position: int) -> np.random.Generator:
-    """A numpy generator for one position of a named stream."""
+    """Return a numpy generator for one position of a named stream."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *position)))
 
 
 def stage_seed(seed: int, stage: int) -> int:
-    """The seed of a later stage of training, so that it does not draw again what the first stage drew."""
+    """Return the seed of a stage of training; later stages do not repeat the draws of the first."""
     return seed if stage == 0 else stream_seed(seed, "stage", stage)

@@ -25,16 +25,16 @@ DAMAGED = (
     SyntaxError,
     tokenize.TokenError,
 )
-"""What numpy raises for a file that is no array."""
+"""Exceptions that numpy raises for a file that is not an array."""
 _NUMBERS = "biuf"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write an array of at least one dimension as a .npy file, without pickles; a full disk is an `OSError`.
+    """Write an array of at least one dimension as a .npy file, without pickles; `OSError` if the disk is full.
 
-    `np.save` writes through a buffer of C whose last part it never hears of: on a disk with room for all but the last
-    bytes it returns as if nothing were missing, and elsewhere its error has no number.
+    `np.save` is not used: it ignores errors of its last buffer, so that on a full disk it may return as if all bytes
+    were written, and its other errors have no number.
     """
     array = np.ascontiguousarray(array)
     if array.dtype.hasobject:
@@ -45,13 +45,13 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 
 
 def load_array(path: Path, dimensions: int, kinds: str = _NUMBERS, *, mapped: bool = False) -> NDArray[Any]:
-    """The array of a .npy file; `DataError` if it is damaged, or not of the wanted shape and type.
+    """Return the array of a .npy file; `DataError` if it is damaged or has another number of dimensions or type.
 
     Args:
         path: The file.
-        dimensions: How many it must have.
-        kinds: Kinds of numbers that it may hold, as `dtype.kind` calls them.
-        mapped: Read it when it is looked at, and not before.
+        dimensions: Number of dimensions that it must have.
+        kinds: Allowed types, as letters of `dtype.kind`.
+        mapped: Return a read-only memory map instead of an array in memory.
     """
     try:
         shape, dtype = _header(path)
@@ -66,10 +66,9 @@ def load_array(path: Path, dimensions: int, kinds: str = _NUMBERS, *, mapped: bo
 
 
 def _header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of a .npy file that is as long as they say.
+    """Return shape and dtype of a .npy file; `ValueError` if they do not match its length.
 
-    They are looked at before the file is mapped: numpy divides by the size of an element, and one of no bytes ends the
-    process.
+    They are checked before the file is mapped: numpy divides by the element size, and a size of 0 crashes the process.
     """
     with path.open("rb") as stream:
         version = np.lib.format.read_magic(stream)

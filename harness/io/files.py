@@ -1,4 +1,4 @@
-"""How anything reaches the disk: names that stay inside their folder, whole files or none, and hashes to prove it.
+"""Writing to disk: names that stay inside their folder, files written whole or not at all, and hashes to verify them.
 
 A folder that is read again (a cache, a checkpoint, a model) is written by `whole_folder`: under a temporary name, with
 a `manifest.json` that lists the sha256 and size of every file, flushed to disk and renamed. So a process killed
@@ -32,12 +32,12 @@ _RESERVED = {"con", "prn", "aux", "nul", "ls", "all", "none"}
 
 
 def home() -> Path:
-    """The workspace folder: `$HARNESS_HOME`, or `workspace/` in the current folder."""
+    """Return the workspace folder: `$HARNESS_HOME`, or `workspace/` in the current folder."""
     return Path(os.environ.get("HARNESS_HOME") or "workspace").expanduser().absolute()
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name` if it is safe as one path component, else raise."""
+    """Return `name` if it is safe as one path component; raise `UserError` if not. `kind` is for the message."""
     if not _SAFE_NAME.fullmatch(name) or name.lower() in _RESERVED or ".." in name or name.endswith(".lock"):
         shown = name if len(name) <= 60 else name[:57] + "..."
         raise UserError(
@@ -48,13 +48,13 @@ def checked_name(kind: str, name: str) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name out of somebody's file is one path component of characters that can be shown as they are."""
+    """Return whether a name read from a file is a valid path component without control characters."""
     whole = len(name.encode("utf-8", "replace")) <= _LONGEST_NAME and printable(name) == name
     return whole and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
 
 
 def is_folder(path: Path | str) -> bool:
-    """Whether there is a folder of that name; one that no file can have, too long say, is that of none."""
+    """Return whether the folder exists; False for a name that no file can have, for example one too long."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -62,7 +62,7 @@ def is_folder(path: Path | str) -> bool:
 
 
 def place_inside(folder: Path, name: str) -> Path:
-    """The file that a manifest or a log calls `name`; `DataError` if that is outside `folder`, also through a link."""
+    """Return the path of file `name` in `folder`; `DataError` if it lies outside, also through a symbolic link."""
     path = folder / name
     try:
         place, within = path.resolve(), folder.resolve()
@@ -76,23 +76,23 @@ def place_inside(folder: Path, name: str) -> Path:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
+    """Return the hex sha256 of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sha256_json(value: Any) -> str:
-    """Hex sha256 of a JSON value, independent of key order."""
+    """Return the hex sha256 of a JSON value, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file of UTF-8 or nothing."""
+    """Write text as UTF-8: the whole file or nothing."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: temporary name, flush to disk, rename."""
+    """Write a whole file or nothing: under a temporary name, flushed to disk, then renamed."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +127,9 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON value that can be shown, compared and written again; otherwise `ValueError` or `RecursionError`.
+    """Parse JSON; `ValueError` or `RecursionError` for a value that could not be printed, compared or written again.
 
-    Refused are half of a surrogate pair, which no file can hold, numbers of thousands of digits, and deep nesting.
+    Refused are lone surrogates, which UTF-8 cannot encode, numbers of thousands of digits, and deep nesting.
     """
     value = json.loads(text)
     if _nested_deeply(value):
@@ -159,8 +159,8 @@ def write_manifest(
 ) -> None:
     """Hash every file of `folder` and write the manifest last, so that its presence means completeness.
 
-    Subfolders named in `leave_out` are not part of it. Files whose sha256 is among `hashes` are not read. A `sealed`
-    manifest has a hash of itself, so that metadata with a wrong byte are not believed either.
+    Subfolders named in `leave_out` are not listed. Files whose sha256 is in `hashes` are not read. A `sealed`
+    manifest also holds a hash of itself, so that damaged metadata is detected too.
     """
     paths = [
         path
@@ -181,7 +181,7 @@ def write_manifest(
 
 
 def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
-    """The manifest of a complete folder, or None if the folder is absent, partial or damaged.
+    """Return the manifest of a complete folder, or None if the folder is absent, partial or damaged.
 
     Sizes are always compared; `verify` also recomputes every hash.
     """
@@ -192,12 +192,12 @@ def read_manifest(folder: Path, verify: bool = False) -> dict[str, Any] | None:
 
 
 def verified_manifest(folder: Path, advice: str, names: Collection[str] | None = None) -> dict[str, Any]:
-    """The manifest of a folder, after every byte of its files was found to be as written; `DataError` otherwise.
+    """Return the manifest of a folder after checking the hash of every file; `DataError` if one differs.
 
     Args:
-        folder: As `whole_folder` wrote it.
-        advice: What to do about a damaged one.
-        names: The files it must list; None for whatever it lists.
+        folder: A folder written by `whole_folder`.
+        advice: End of the error message: what to do about a damaged folder.
+        names: The files that the manifest must list; None for any.
     """
     try:
         return _checked_manifest(folder, verify=True, sealed=True, names=names)
@@ -208,7 +208,7 @@ def verified_manifest(folder: Path, advice: str, names: Collection[str] | None =
 def _checked_manifest(
     folder: Path, *, verify: bool, sealed: bool = False, names: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """The manifest of a folder whose files it describes; `verify` compares hashes, `sealed` wants one of itself."""
+    """Return the manifest after checking sizes, with `verify` also hashes; `sealed` requires a hash of itself."""
     path = folder / MANIFEST
     if not path.is_file():
         raise DataError("missing", path)
@@ -232,7 +232,7 @@ def _checked_manifest(
 
 
 def _unbroken(manifest: dict[str, Any], required: bool = False) -> bool:
-    """Whether a manifest is as it was sealed; one without a seal, of an earlier version, counts unless one is required.
+    """Return whether a manifest matches its seal; one without a seal passes unless `required`.
 
     Earlier versions wrote checkpoints and models with a hash of their metadata in place of the seal.
     """
@@ -244,7 +244,7 @@ def _unbroken(manifest: dict[str, Any], required: bool = False) -> bool:
 
 
 def require_listed(folder: Path, name: str) -> None:
-    """Refuse a file of a run folder whose bytes are not those that the run's manifest lists."""
+    """Raise `DataError` if the hash of a run folder's file is not the one in the run's manifest."""
     manifest = folder / MANIFEST
     if not manifest.is_file():
         raise DataError(f"missing, so nothing vouches for {name}; run it again", manifest)
@@ -258,9 +258,9 @@ def require_listed(folder: Path, name: str) -> None:
 
 @contextmanager
 def locked(path: Path, timeout: float = -1) -> Iterator[None]:
-    """Hold an inter-process lock named after `path` (a sibling `.lock` file), which the system frees with its process.
+    """Hold an inter-process lock named after `path` (a sibling `.lock` file); the system frees it if the process dies.
 
-    Waits for as many seconds, then raises `filelock.Timeout`; a negative number waits for ever.
+    Wait up to `timeout` seconds, then raise `filelock.Timeout`; a negative number waits for ever.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(path.name + ".lock"), timeout=timeout):
@@ -269,21 +269,21 @@ def locked(path: Path, timeout: float = -1) -> Iterator[None]:
 
 @dataclass
 class Draft:
-    """A folder that is being written."""
+    """A folder while `whole_folder` writes it."""
 
     path: Path
-    """Where to write its files; another name than it will have."""
+    """Temporary folder to write the files into."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """JSON values that the manifest will hold beside the files."""
     hashes: dict[str, str] = field(default_factory=dict)
-    """sha256 of files that need not be read again, by name."""
+    """Known sha256 by file name; these files are not read again for the manifest."""
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Draft]:
-    """Write a folder whole or not at all; one of that name stays until the new one is on disk.
+    """Write a folder whole or not at all; an existing one stays until the new one is on disk.
 
-    The caller is the only writer of `folder`. What a killed writer left is removed.
+    The caller must be the only writer of `folder`. Leftovers of a killed writer are removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder)
@@ -302,7 +302,7 @@ def whole_folder(folder: Path) -> Iterator[Draft]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what an interrupted write or removal of `folder` left, and undo a replacement that was half done."""
+    """Remove the leftovers of an interrupted write or removal of `folder`, and undo a half-done replacement."""
     if _aside(folder).exists() and not folder.exists():
         _aside(folder).replace(folder)
     for leftover in folder.parent.glob(f".{folder.name}.*"):
@@ -310,18 +310,18 @@ def sweep(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder whole: it loses its name before it loses its files."""
+    """Remove a folder: rename it first, so that a half-removed folder never has its name."""
     folder.replace(folder.with_name(f".{folder.name}.removed"))
     sweep(folder)
 
 
 def _aside(folder: Path) -> Path:
-    """Where a folder waits while its successor takes the name; the hyphen keeps it apart from temporary names."""
+    """Return where the old folder waits while the new one is renamed; temporary names have no hyphen."""
     return folder.with_name(f".{folder.name}.set-aside")
 
 
 def _flush_names(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Flush the directory entries of a folder to disk, so that renames survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -332,8 +332,8 @@ def _flush_names(folder: Path) -> None:
 def build_once(folder: Path, build: Callable[[Path], dict[str, Any]], *, verify: bool = True) -> dict[str, Any]:
     """Return the manifest of `folder`, calling `build(temporary folder) -> metadata` if it is not there yet.
 
-    Two processes that ask at once agree: one builds, the other waits on the lock and reads. A folder whose hashes do
-    not match its manifest counts as not there; without `verify` only its sizes are compared.
+    If two processes call at once, one builds, and the other waits on the lock and reads. A folder whose hashes do not
+    match its manifest is built again; without `verify` only the sizes of its files are compared.
     """
     manifest = read_manifest(folder, verify)
     if manifest is not None:

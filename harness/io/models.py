@@ -11,7 +11,7 @@ from harness.io.yaml import read_yaml
 
 
 class Strict(BaseModel):
-    """Base of everything that is read: unknown keys refused, values frozen, no NaN, no silent conversion.
+    """Base of models read from files: unknown keys refused, values frozen, no NaN, no silent conversion.
 
     The string below a field is its documentation. A field that a subclass declares again, to give it another default,
     keeps the documentation unless it gets its own.
@@ -28,7 +28,7 @@ class Strict(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Give fields that were declared again the documentation of the base class."""
+        """Copy the documentation of the base class to fields that a subclass declares again without any."""
         super().__pydantic_init_subclass__(**kwargs)
         for name, field in cls.model_fields.items():
             bases = (getattr(base, "model_fields", {}).get(name) for base in cls.__mro__[1:])
@@ -39,7 +39,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
-    """A YAML file as a model; all faults of its form are reported together."""
+    """Read a YAML file into a model; `UserError` lists all of its faults."""
     try:
         return model.model_validate(read_yaml(path))
     except ValidationError as error:
@@ -47,7 +47,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
 
 
 def describe_faults(error: ValidationError, where: str, model: type[BaseModel] | None = None) -> list[str]:
-    """One line per fault of a pydantic error: file, key, what is wrong; `model` gives unknown keys a hint."""
+    """Return one line per fault of a pydantic error: file, key, fault; with `model`, unknown keys get a hint."""
     lines = []
     for fault in error.errors(include_url=False):
         key = ".".join(str(part) for part in fault["loc"]) or "(top level)"
@@ -63,7 +63,7 @@ def describe_faults(error: ValidationError, where: str, model: type[BaseModel] |
 
 
 def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    """The keys a model accepts at a place inside it, for example ("downloads", 0)."""
+    """Return the keys that a model accepts at a place inside it, for example ("downloads", 0)."""
     for part in place:
         if isinstance(part, str) and part in model.model_fields:
             annotation = model.model_fields[part].annotation

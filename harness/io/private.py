@@ -1,4 +1,4 @@
-"""Text that may be printed or recorded: without passwords, and without the folders of this machine."""
+"""Remove passwords and the paths of this machine from text before it is printed or recorded."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_paths(text: str) -> str:
-    """Replace the folders of this machine by what they mean: the workspace, the current folder, the user's home."""
+    """Replace the paths of the workspace, the current folder and the home folder by `$HARNESS_HOME`, `.` and `~`."""
     for folder, name in ((home(), "$HARNESS_HOME"), (Path.cwd(), "."), (Path.home(), "~")):
         if folder != folder.parent:  # the root folder is part of every path
             text = text.replace(str(folder), name)

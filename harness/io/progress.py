@@ -19,7 +19,7 @@ _QUIET_BELOW_SECONDS = 2.0
 
 @cache
 def terminal() -> "Console":
-    """The one console on standard error: bars inside a bar share it, or they would overwrite each other."""
+    """Return the one console on standard error; nested bars share it, or they would overwrite each other."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -69,7 +69,7 @@ def _live_bar(description: str, total: int | None, unit: str) -> Iterator[Advanc
 
 
 def clock(seconds: float) -> str:
-    """A duration for people: 42 s, 3:20 min, 1:05:00 h."""
+    """Return a duration as text: 42 s, 3:20 min, 1:05:00 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

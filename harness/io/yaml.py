@@ -1,4 +1,4 @@
-"""YAML as we accept it: version 1.2 scalars (`1e-5` is a number, `no` is a word), no tags, no aliases, no duplicates.
+"""The YAML that is accepted: version 1.2 scalars (`1e-5` is a number, `no` a word), no tags, aliases or duplicate keys.
 
 Cards, method defaults and run configs all come through `read_yaml`; `format_yaml` writes what it reads. A file is data:
 nothing in it can name code, and a file that would expand in memory (anchors, 100 MB) is refused before it is parsed.
@@ -16,11 +16,11 @@ from harness.errors import DataError
 _LIMIT_BYTES = 1_000_000
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./@-]*", re.ASCII)
 _LIMIT_DEPTH = 32
-"""The parser's time grows with the square of the nesting, so a page of brackets would keep it busy for hours."""
+"""Most levels of nesting; the parser's time grows with their square, so a page of brackets would take hours."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from a file; every fault is a `DataError` with the line."""
+    """Read a YAML mapping from a file; `DataError`, with the line if known, if it cannot be used."""
     if not path.is_file():
         raise DataError("no such file", path)
     if path.stat().st_size > _LIMIT_BYTES:
@@ -36,7 +36,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, path: Path | str = "<text>") -> Any:
-    """Any YAML value; refuses tags, anchors and duplicate keys."""
+    """Parse any YAML value; `DataError` for tags, anchors and duplicate keys."""
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -58,12 +58,12 @@ def parse_yaml(text: str, path: Path | str = "<text>") -> Any:
 
 
 def _plain_parser(path: Path | str) -> type[Any]:
-    """The library's parser, but an event that a config has no use for is refused as soon as it is seen."""
+    """Return the library's parser, made to refuse tags, anchors and deep nesting as soon as it meets one."""
     from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
     from ruamel.yaml.parser import Parser
 
     class PlainParser(Parser):
-        """Looks at each event when it is taken, before anything is built from it."""
+        """Checks each parser event before a value is built from it."""
 
         depth = 0
 
@@ -92,7 +92,7 @@ def _plain_parser(path: Path | str) -> type[Any]:
 
 
 def format_yaml(values: Mapping[str, Any]) -> str:
-    """Settings as YAML that `parse_yaml` reads back to the same values and types, one key a line.
+    """Return settings as YAML that `parse_yaml` reads back to the same values and types, one key a line.
 
     Numbers have all their digits; a string that could be read as anything else is quoted.
     """
@@ -112,7 +112,7 @@ def _format_mapping(values: Mapping[str, Any], depth: int, lines: list[str]) -> 
 
 
 def format_flow(value: Any) -> str:
-    """A value on one line: scalars, and lists and mappings in brackets."""
+    """Return a value as YAML on one line, lists and mappings in brackets."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{format_flow(str(key))}: {format_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -125,7 +125,7 @@ def format_flow(value: Any) -> str:
 
 
 def _format_text(text: str) -> str:
-    """A word as it is where it is read back as that word, else in double quotes with YAML's own escapes."""
+    """Return a string as YAML: plain if it reads back as the same string, else in double quotes with escapes."""
     if _PLAIN_WORD.fullmatch(text) and parse_yaml(text) == text:
         return text
     escaped = (

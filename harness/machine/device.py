@@ -6,7 +6,7 @@ from harness.errors import UserError
 
 
 def choose_device(wanted: str) -> str:
-    """Return the torch device; `auto` takes CUDA when there is one. The ranks of a launcher are refused."""
+    """Return the torch device; `auto` is CUDA if there is any. `UserError` under a launcher of several processes."""
     _refuse_several_processes()
     if wanted == "cpu":
         return "cpu"
@@ -25,7 +25,7 @@ def choose_device(wanted: str) -> str:
 
 
 def _refuse_several_processes() -> None:
-    """Raise under a launcher: each of its ranks would train the whole model and write the same run."""
+    """Raise under a distributed launcher: each rank would train the whole model and write the same run."""
     world = os.environ.get("WORLD_SIZE", "1")
     if world not in ("", "1"):
         raise UserError(

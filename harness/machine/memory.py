@@ -13,11 +13,11 @@ import psutil
 
 GIB = 2**30
 _NO_LIMIT = 2**60
-"""A version 1 control group without a limit says a number near 2^63."""
+"""Larger values mean no limit: a version 1 control group without one says a number near 2^63."""
 
 
 def peak_memory_gib() -> float:
-    """Largest resident set of this process so far."""
+    """Return the largest resident set of this process so far, in GiB."""
     try:  # on Linux getrusage begins at the peak of the process that started this one
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return int(status["VmHWM"].split()[0]) / 2**20
@@ -30,7 +30,7 @@ def peak_memory_gib() -> float:
 
 
 def device_memory() -> dict[str, float]:
-    """Largest amount of memory that torch held on the CUDA device so far; nothing without one."""
+    """Return the peak memory of torch on the CUDA device, in GiB; empty if CUDA is not in use."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return {}
@@ -39,21 +39,21 @@ def device_memory() -> dict[str, float]:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """What a process can have on this machine."""
+    """Memory that a process can have on this machine."""
 
     total: int
-    """Bytes, the smaller of what is installed and what the process's group may use."""
+    """Bytes, the smaller of the installed memory and the limit of the process's control group."""
     available: int
-    """Bytes that can be had now without pushing anything out."""
+    """Bytes that can be allocated now without swapping."""
     limited_by: str
-    """What the total is from: the machine, or the file of a control group."""
+    """Source of `total`: the installed memory, or the limit file of a control group."""
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
-    """Memory of this machine, or of the control group of this process where that may use less.
+    """Return the memory of this machine, or of this process's control group if its limit is lower.
 
     Args:
-        root: Where `proc` and `sys` are.
+        root: Folder that holds `proc` and `sys`.
     """
     installed = psutil.virtual_memory()
     best = HostMemory(installed.total, installed.available, "the installed memory")
@@ -68,12 +68,12 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
 
 
 def free_memory() -> int:
-    """Bytes that this process can have without pushing anything out; limits of its control group are heeded."""
+    """Return the bytes that this process can allocate without swapping, within its control group's limit."""
     return host_memory().available
 
 
 def _group_files(root: Path) -> list[tuple[Path, Path, Path]]:
-    """(limit, usage, statistics) of the process's control group and of every group above it, both versions."""
+    """Return the (limit, usage, statistics) files of the process's control group and its parents, versions 1 and 2."""
     files = []
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
@@ -108,13 +108,13 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-# A training step makes and frees the same arrays of some megabytes again and again. glibc hands such memory back to the
-# system at once and asks for it anew, and the system clears every page of it: a tenth to a fifth of a step on a CPU.
+# A training step allocates and frees the same arrays of some megabytes again and again. glibc returns such memory to
+# the system at once and asks for it anew, and the system clears every page: a tenth to a fifth of a step on a CPU.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_KEPT = 32 << 20
-"""Blocks above this are the system's own and go back when freed; glibc allows no more."""
+"""Bytes; larger blocks are still mapped one by one and returned when freed. It is the most that glibc allows."""
 _KEPT = 256 << 20
-"""So much free memory at the end of the heap stays with the process."""
+"""Bytes of free memory that may stay at the end of the heap."""
 
 
 def keep_freed_memory() -> bool:

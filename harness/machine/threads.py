@@ -13,30 +13,30 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 _BEGINS_WITH = 16 << 20
-"""Bytes: a stack has 8 MiB unless the system is configured otherwise, and Python needs less than one more to begin."""
+"""Bytes to start a thread: its stack is 8 MiB by default, and Python needs less than one more."""
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 
 def begin(thread: threading.Thread) -> None:
-    """Start a thread; MemoryError where there is no memory for one."""
+    """Start a thread; raise MemoryError if there is not enough memory for one."""
     _ask_the_system()
     thread.start()
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool whose `submit` raises MemoryError where it would have to start a thread without memory for one."""
+    """A thread pool whose `submit` raises MemoryError if there is no memory for a new thread."""
 
     def submit(self, fn: Callable[Given, Made], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Made]:
-        """Runs the call in a thread; asks for memory until the pool has all of its threads."""
+        """Run the call in a thread; check for memory first until the pool has all of its threads."""
         if len(self._threads) < self._max_workers:
             _ask_the_system()
         return super().submit(fn, *args, **kwargs)
 
 
 def _ask_the_system() -> None:
-    """Freed memory that the C library keeps does not help: a thread has its first frames from the system."""
+    """Raise MemoryError if the system cannot give a thread its memory; memory kept by the C library does not help."""
     try:
         mmap.mmap(-1, _BEGINS_WITH).close()
     except OSError as error:
@@ -44,11 +44,11 @@ def _ask_the_system() -> None:
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def computing_threads() -> int:
-    """Threads that products of matrices are split over; their last digits depend on it."""
+    """Return the number of threads of a matrix product; the last digits of results depend on it."""
     own = os.environ.get("OMP_NUM_THREADS", "")
     return int(own) if own.isascii() and own.isdigit() and int(own) else available_cores()

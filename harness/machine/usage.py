@@ -19,22 +19,22 @@ from harness.machine.threads import begin
 
 GIB = 2**30
 _FIRST_INTERVAL_SECONDS = 0.1
-"""What the first figures of processor load are taken over: they are differences, and there is no sample before."""
+"""Time until the first sample: processor load is a difference, and needs a reading before."""
 _PATIENCE_SECONDS = 5.0
-"""How long the end of a run waits for a sample that is being recorded."""
+"""Longest wait, at the end of a run, for a sample that is being recorded."""
 
 Record = Callable[[dict[str, float]], None]
 
 
 class SystemMetrics:
-    """Hands samples to `record` while its block runs; at least one, and none at all with `every=0`."""
+    """Passes samples to `record` while its block runs: at least one, or none with `every=0`."""
 
     def __init__(self, record: Record, folder: Path, every: float) -> None:
         """Prepare to sample.
 
         Args:
-            record: Takes one sample, figures by name; called from another thread.
-            folder: Whose disk is looked at; need not exist yet.
+            record: Called with each sample, values by name, from another thread.
+            folder: Folder on the disk whose free space is measured; need not exist yet.
             every: Seconds between samples; 0 for never.
         """
         self._record, self._folder, self._every = record, folder, every
@@ -73,7 +73,7 @@ Counter = tuple[str, Callable[[], float]]
 
 
 def _counters(folder: Path) -> Iterator[Counter]:
-    """What is measured, by name; reading one may fail."""
+    """Yield the counters, each a name and a function that reads it and may raise."""
     process = psutil.Process()
     yield "system/cpu_percent", lambda: psutil.cpu_percent(None)  # of all cores together
     yield "system/process_cpu_percent", lambda: process.cpu_percent(None)  # of one core, so it may pass 100
@@ -89,22 +89,22 @@ def _sample(counters: list[Counter]) -> dict[str, float]:
     for name, read in counters:
         try:
             values[name] = float(read())
-        except Exception:  # noqa: S112  whatever a driver or a container lacks, the other counters count on
+        except Exception:  # noqa: S112  a driver or container may lack one counter; the others go on
             continue
     return values
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest parent that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 class _NotInUse(Exception):
-    """This process uses no device."""
+    """Raised if this process uses no CUDA device."""
 
 
 def _devices() -> tuple[ModuleType, list[int]]:
-    """torch, and the devices this process holds memory of; asking any other one would take memory there."""
+    """Return torch and the CUDA devices on which this process has memory; querying others would allocate there."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         raise _NotInUse
@@ -115,13 +115,13 @@ def _devices() -> tuple[ModuleType, list[int]]:
 
 
 def _device_memory_gib() -> float:
-    """Memory in use on the devices of this process, by whomever."""
+    """Return the memory in use on this process's devices, by all processes, in GiB."""
     torch, used = _devices()
     free_and_total = [torch.cuda.mem_get_info(device) for device in used]
     return float(sum(total - free for free, total in free_and_total)) / GIB
 
 
 def _device_utilization_percent() -> float:
-    """Share of time in which the devices of this process were busy, on average over them."""
+    """Return the utilization of this process's devices in percent, averaged over them."""
     torch, used = _devices()
     return float(sum(torch.cuda.utilization(device) for device in used)) / len(used)
