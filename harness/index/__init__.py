@@ -45,7 +45,7 @@ _PROPOSERS.register(
 )
 
 BACKENDS: dict[str, str] = {name: _PROPOSERS.summary(name) for name in _PROPOSERS}
-"""Backend names with one line about each."""
+"""One line about each backend, by name."""
 
 _EXACT = ("exact", "faiss-flat")
 _MOST = 2**31 - 1
@@ -56,7 +56,7 @@ class TopK:
     """The best K labels of M queries, by score descending, then label id ascending."""
 
     ids: NDArray[np.int32]
-    """[M, K], -1 = none."""
+    """Label ids, [M, K]; -1 = none."""
     scores: NDArray[np.float32]
     """Inner products, [M, K]; -inf where there is none."""
     flagged: int = 0
@@ -81,21 +81,22 @@ def search(
     progress: str | None = None,
     **options: int,
 ) -> TopK:
-    """The K labels with the largest inner product for every query.
+    """Find the K labels with the largest inner product for every query.
 
     Args:
-        queries: [M, D], numpy (a memory map is read block by block) or torch, any float type; computed in float32.
-        labels: [L, D], likewise.
+        queries: Query vectors [M, D], numpy (a memory map is read block by block) or torch, any float type; computed in
+            float32.
+        labels: Label vectors [L, D], likewise.
         k: how many labels per query; where fewer than k are allowed, -1 fills the row.
-        exclude: [M, L], pairs that are never returned: every stored entry counts, whatever its value.
+        exclude: pairs [M, L] that are never returned: every stored entry counts, whatever its value.
         backend: one of `BACKENDS`.
         device: where to compute; by default where the tensors are, and the CPU for arrays.
         query_block: queries that one thread scores at once; changes memory and speed, never the result.
         label_block: labels scored at once; likewise.
         recall_sample: queries on which the recall of an approximate backend is measured; 0 = do not measure.
-        seed: of that sample, and of the clustering of "faiss-ivf".
-        progress: what to call a progress bar; none by default.
-        options: of the backend: tile and chunk for "exact"; M, efConstruction, efSearch and build_threads for
+        seed: seed of that sample, and of the clustering of "faiss-ivf".
+        progress: name of a progress bar; no bar by default.
+        options: options of the backend: tile and chunk for "exact"; M, efConstruction, efSearch and build_threads for
             "faiss-hnsw"; nlist and nprobe for "faiss-ivf".
     """
     propose = _proposer(backend, options)
@@ -115,7 +116,7 @@ def search(
 
 
 def check_backend(backend: str, options: dict[str, int]) -> None:
-    """Refuses an unknown backend, or options that it does not have."""
+    """Raise if the backend is unknown or does not have these options."""
     _proposer(backend, options)
 
 
@@ -129,7 +130,7 @@ def _proposer(backend: str, options: dict[str, int]) -> "Proposer":
 
 
 def whole_number(name: str, value: int, least: int) -> int:
-    """`value` as a whole number of at least `least`; `name` is what the error calls it."""
+    """Return `value` as an int; raise if it is no whole number of at least `least`. `name` is for the error message."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -154,7 +155,7 @@ def _ranked(
 
 
 def _recall(task: "Task", ids: NDArray[np.int32], sample: int) -> float | None:
-    """Share of the exact result of a seeded sample of queries that `ids` [rows, K] contains."""
+    """Return the share of the exact result that `ids` [rows, K] contains, measured on a random sample of queries."""
     if sample == 0:
         return None
     count = len(ids)
@@ -168,7 +169,7 @@ def _recall(task: "Task", ids: NDArray[np.int32], sample: int) -> float | None:
 
 
 def _spread(task: "Task", values: NDArray[Any], k: int, fill: float) -> NDArray[Any]:
-    """Results [rows, <= k] of the finite queries as [M, k]."""
+    """Spread the results [rows, <= k] of the finite queries over all queries, [M, k]; `fill` elsewhere."""
     if values.shape == (task.queries.count, k):
         return values
     try:

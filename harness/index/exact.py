@@ -33,18 +33,18 @@ _GATHER_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
 
 
 def working_bytes(kind: str, queries: int, labels: int) -> float:
-    """Bytes of scores, maxima and gathered chunks of a search on a `cpu` or `cuda` device, all threads together."""
+    """Return the bytes of scores, maxima and gathered chunks of a search on `cpu` or `cuda`, all threads together."""
     most_queries, most_labels, _ = _BLOCKS[kind]
     scores = 4 * min(queries, most_queries) * min(labels, most_labels)
     return scores * 33 / 32 + _SCRATCH[kind]
 
 
 def candidates(task: Task, pending: Pending, *, tile: int | None = None, chunk: int = 32) -> Iterator[Candidates]:
-    """Proposes the best `task.width` labels of every query by float32 score; halves its blocks when memory runs out.
+    """Propose the best `task.width` labels of every query by float32 score; halve the blocks when memory runs out.
 
     Args:
         task: the search.
-        pending: where the queries come from; several threads may run this function on one.
+        pending: the queries not taken yet; several threads may share it.
         tile: labels per matrix product.
         chunk: neighbouring labels that share one maximum.
     """
@@ -75,7 +75,7 @@ class _Scorer:
         self._storage: Tensor | None = None
 
     def shrink(self) -> None:
-        """Half the queries, then half the labels; results do not depend on either."""
+        """Halve the queries of a block, or the labels once it has one query; results do not depend on either."""
         self._storage = None
         if self.query_block > 1:
             self.query_block //= 2
@@ -87,7 +87,7 @@ class _Scorer:
         _LOG.warning("out of memory: searching on with blocks of %d queries and %d labels", *sizes)
 
     def __call__(self, at: NDArray[np.int64]) -> Candidates:
-        """Candidates of the queries `at` [B]."""
+        """Return the proposed labels of the queries with the indices `at` [B]."""
         tiles, tile = _tile_shape(self.label_block, self._tile, self._chunk)
         if self._storage is None:
             self._storage = torch.empty(tiles * self.query_block * tile, device=self._task.queries.device)
@@ -96,13 +96,13 @@ class _Scorer:
 
 
 def _tile_shape(labels: int, tile: int, chunk: int) -> tuple[int, int]:
-    """How many tiles of what width hold the scores of `labels` labels; the width is a multiple of `chunk`."""
+    """Return number and width of the tiles for the scores of `labels` labels; the width is a multiple of `chunk`."""
     tile = -(-min(tile, labels) // chunk) * chunk
     return -(-labels // tile), tile
 
 
 def _best_labels(task: Task, at: NDArray[np.int64], scores: Tensor, chunk: int) -> Candidates:
-    """Candidates of the queries `at` [B]; `scores` [tiles, B, tile] is overwritten once per label block."""
+    """Return proposed labels of the queries with the indices `at` [B]; `scores` [tiles, B, tile] is a buffer."""
     queries, mask = task.query_vectors(at), task.masker(at)
     tiles, rows, tile = scores.shape
     best = torch.empty((rows, 0), device=queries.device)
@@ -125,7 +125,7 @@ def _best_labels(task: Task, at: NDArray[np.int64], scores: Tensor, chunk: int) 
 
 
 def _best_of_tiles(scores: Tensor, maxima: Tensor, chunk: int, width: int) -> tuple[Tensor, Tensor]:
-    """The best entries of every row of `scores` [tiles, B, tile], given the maxima [B, chunks] of the tiles in use.
+    """Find the best entries of every row of `scores` [tiles, B, tile] by the maxima [B, chunks] of the tiles in use.
 
     Returns scores and positions [B, <= width]; a position counts along the row's tiles laid end to end.
     """
@@ -146,7 +146,7 @@ def _best_of_tiles(scores: Tensor, maxima: Tensor, chunk: int, width: int) -> tu
 
 
 def top_positions(values: Tensor, width: int) -> Tensor:
-    """Positions [B, min(width, W)] of the largest entries of every row of `values` [B, W], in no particular order."""
+    """Return the positions [B, min(width, W)] of the largest entries of every row of `values` [B, W], in any order."""
     rows, total = values.shape
     if total <= _DIRECT * width:
         return values.topk(min(width, total), 1, sorted=False).indices

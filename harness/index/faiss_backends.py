@@ -26,7 +26,7 @@ _MOST_NEIGHBOURS = 1024
 
 
 def flat(task: Task, pending: Pending) -> Iterator[Candidates]:
-    """Scores every label; `ranking` then proves the order, so that the result equals that of "exact"."""
+    """Score every label; `ranking` then proves the order, so that the result equals that of "exact"."""
     faiss = _faiss()
     index = faiss.IndexFlatIP(task.labels.dimension)
     known = _fill(index, task)
@@ -43,14 +43,14 @@ def hnsw(
     efSearch: int = 256,
     build_threads: int = 1,
 ) -> Iterator[Candidates]:
-    """Walks a neighbourhood graph.
+    """Propose labels by a walk over a neighbourhood graph.
 
     Args:
         task: the search.
-        pending: where the queries come from.
+        pending: the queries not taken yet.
         M: neighbours per label in the graph.
         efConstruction: breadth of the search while the graph is built.
-        efSearch: breadth of the search for a query; at least the depth that is asked for.
+        efSearch: breadth of the search for a query; raised to the number of labels that are needed.
         build_threads: threads that build the graph; only with 1 is it the same graph every time.
     """
     faiss = _faiss()
@@ -68,11 +68,11 @@ def hnsw(
 
 
 def ivf(task: Task, pending: Pending, *, nlist: int | None = None, nprobe: int | None = None) -> Iterator[Candidates]:
-    """Searches the nearest of `nlist` clusters of labels.
+    """Propose labels of the nearest of `nlist` clusters of labels.
 
     Args:
         task: the search.
-        pending: where the queries come from.
+        pending: the queries not taken yet.
         nlist: number of clusters; by default 4 sqrt(L).
         nprobe: clusters searched per query; by default a sixteenth of them, at least 8.
     """
@@ -102,7 +102,7 @@ def _faiss() -> Any:
 
 
 def _good_blocks(task: Task) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """(ids, vectors) of the finite labels, block by block."""
+    """Yield (ids, vectors) of the finite labels, block by block."""
     step = max(1, _ADD_ELEMENTS // task.labels.dimension)
     for first in range(0, task.labels.count, step):
         last = min(first + step, task.labels.count)
@@ -113,7 +113,7 @@ def _good_blocks(task: Task) -> Iterator[tuple[NDArray[np.int64], NDArray[np.flo
 
 
 def _fill(index: Any, task: Task) -> NDArray[np.int64]:
-    """Adds every finite label; returns the label id of each entry of the index."""
+    """Add every finite label to the index; return the label id of each of its entries."""
     known = []
     for ids, vectors in _good_blocks(task):
         index.add(vectors)
@@ -136,7 +136,7 @@ def _search(
     parameters: Callable[[int], Any] = lambda _: None,
     proven: bool = False,
 ) -> Iterator[Candidates]:
-    """Candidates of every query; `known` [entries] holds label ids, `parameters` maps a depth to faiss's own."""
+    """Yield candidates of every query; `known` [entries] holds label ids, `parameters` maps a depth to faiss's own."""
     excluded = task.excluded_counts()
     extra = np.where(excluded > 0, 2 ** np.ceil(np.log2(np.maximum(excluded, 1))), 0).astype(np.int64)
     while len(block := pending.take(task.query_block or _QUERY_BLOCK)):
@@ -152,7 +152,7 @@ def _search(
 
 
 def _is_excluded(task: Task, at: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which entries of ids [B, depth] are excluded for their query."""
+    """Return which entries of ids [B, depth] are excluded for their query."""
     rows, labels = task.excluded_pairs(at)
     if not len(rows):
         return np.zeros(ids.shape, np.bool_)

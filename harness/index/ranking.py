@@ -38,15 +38,15 @@ class Candidates:
     """Labels proposed for some queries."""
 
     at: NDArray[np.int64]
-    """Positions of the queries in the task, [B]."""
+    """Indices of the queries among the task's finite queries, [B]."""
     ids: Tensor
     """Proposed labels in any order, -1 for none, [B, C]."""
     floor: Tensor | None
-    """No label that was left out has a float32 score above this, [B]; None if the backend cannot say (approximate)."""
+    """Largest float32 score that a label left out can have, [B]; None if the backend cannot say (approximate)."""
 
     @classmethod
     def of(cls, at: NDArray[np.int64], scores: Tensor, ids: Tensor, *, left_out: bool, proven: bool = True) -> Self:
-        """Candidates `ids` [B, C] with their float32 scores [B, C]; -inf marks what must not be returned.
+        """Return candidates `ids` [B, C] with float32 scores [B, C]; -inf marks labels that must not be returned.
 
         `left_out` says whether there are labels beyond these C, `proven` whether all of them score lower.
         """
@@ -58,7 +58,7 @@ Proposer = Callable[[Task, Pending], Iterable[Candidates]]
 
 
 class _Result:
-    """The answer under construction, and the rows to be searched once more."""
+    """Ids and scores found so far, and the rows to be searched once more."""
 
     def __init__(self, task: Task) -> None:
         shape = (len(task.rows), task.k)
@@ -71,14 +71,14 @@ class _Result:
         self.lock = Lock()
 
     def store(self, at: NDArray[np.int64], keys: Tensor) -> None:
-        """Writes keys [B, <= K], best first, to the rows `at` [B]."""
+        """Write keys [B, <= K], best first, as ids and scores of the rows `at` [B]."""
         scores, ids = unpack(keys)
         self.ids[at, : keys.shape[1]] = ids.cpu().numpy()
         self.scores[at, : keys.shape[1]] = scores.cpu().numpy()
 
 
 def rank(task: Task, propose: Proposer, advance: Advance) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Orders what a backend proposes: ids [rows, K] (-1 = none) and scores [rows, K] (-inf = none)."""
+    """Order the labels that a backend proposes; return ids [rows, K] (-1 = none) and scores [rows, K] (-inf = none)."""
     result, pending = _Result(task), Pending(len(task.rows))
     share = partial(_rank_share, task, propose, pending, result, advance)
     if task.workers == 1:
@@ -105,7 +105,7 @@ def rank(task: Task, propose: Proposer, advance: Advance) -> tuple[NDArray[np.in
 def _rank_share(
     task: Task, propose: Proposer, pending: Pending, result: _Result, advance: Advance, threads: int | None = None
 ) -> None:
-    """Searches until nothing is pending; the work of one thread."""
+    """Search until no query is pending; this is the work of one thread."""
     if threads is not None:
         torch.set_num_threads(threads)
     try:
@@ -131,7 +131,7 @@ def _settle(task: Task, proposed: Candidates, rescore: "Rescorer", result: _Resu
 
 
 class Rescorer:
-    """Exact scores of given pairs. Its buffers are kept between calls: fresh memory costs as much as the sums."""
+    """Computes exact scores of given pairs. Buffers are kept between calls: fresh memory costs as much as the sums."""
 
     def __init__(self, task: Task) -> None:
         self._labels = task.labels
@@ -141,7 +141,7 @@ class Rescorer:
         self._products = torch.empty(shape, device=device, dtype=torch.float64)
 
     def __call__(self, queries: Tensor, ids: Tensor) -> Tensor:
-        """Scores [B, C] of queries [B, D] against their own labels `ids` [B, C]; -inf where the id is -1."""
+        """Score queries [B, D] against their own labels `ids` [B, C]; return [B, C], -inf where the id is -1."""
         scores = torch.empty(ids.shape, device=queries.device)
         for start in range(0, len(ids), self._step):
             part, rows = ids[start : start + self._step], slice(start, start + self._step)
@@ -152,29 +152,29 @@ class Rescorer:
 
 
 def to_float32(scores: Tensor) -> Tensor:
-    """Rounds float64 scores once; too large ones become the largest float32, and -0.0 becomes 0.0."""
+    """Round float64 scores once; too large ones become the largest float32, and -0.0 becomes 0.0."""
     return scores.clamp(-_LARGEST, _LARGEST).float() + 0.0
 
 
 def ordered_bits(scores: Tensor) -> Tensor:
-    """float32 as int32 of the same order; sorting integers is cheaper, and the map is its own inverse on the bits."""
+    """Map float32 to int32 of the same order, which sorts faster; on the bits the map is its own inverse."""
     bits = scores.view(torch.int32)
     return (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)  # negative floats count backwards in their bits
 
 
 def pack(scores: Tensor, ids: Tensor) -> Tensor:
-    """Keys (int64) that sort by score, then by smaller id; an id of -1 comes last."""
+    """Return keys (int64) that sort by score, then by smaller id; an id of -1 comes last."""
     return (ordered_bits(scores).to(torch.int64) << 32) | (_LOW - (ids & _LOW))
 
 
 def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and ids of keys; the id is -1 where the score is -inf."""
+    """Return scores and ids of keys; the id is -1 where the score is -inf."""
     scores = ordered_bits((keys >> 32).to(torch.int32)).view(torch.float32)
     return scores, (_LOW - (keys & _LOW)).masked_fill(scores == -math.inf, -1)
 
 
 def proven(queries: Tensor, task: Task, floor: Tensor, keys: Tensor) -> Tensor:
-    """Which rows cannot have lost one of their best K to rounding, bool [B]."""
+    """Return which rows cannot have lost one of their best K labels to rounding, bool [B]."""
     dimension = task.labels.dimension
     # (D + 2): D roundings of the product's sum, one of the exact score, one of this comparison; then flushed subnormals
     relative, absolute = 1.01 * (dimension + 2) * 2.0**-24, dimension * 2.0**-126
@@ -186,7 +186,7 @@ def proven(queries: Tensor, task: Task, floor: Tensor, keys: Tensor) -> Tensor:
 
 
 def exhaustive(task: Task, at: NDArray[np.int64]) -> Tensor:
-    """Keys [B, K] of the best labels of queries `at` [B], every score computed in float64."""
+    """Return keys [B, K] of the best labels of the queries `at` [B], every score computed in float64."""
     queries, mask = task.query_vectors(at).double(), task.masker(at)
     step = max(1, min(8192, _EXHAUSTIVE_ELEMENTS // task.labels.dimension))
     best = torch.empty((len(at), 0), dtype=torch.int64, device=queries.device)

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 _PIECES = 4
-"""Pieces per wanted entry."""
+"""Pieces into which a row is cut, per wanted entry."""
 
 
 def top_entries(
     scores: csr_array, k: int, exclude: csr_array | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The best k stored entries of every row, by score descending, then column ascending.
+    """Return the best k stored entries of every row, by score descending, then column ascending.
 
     Args:
-        scores: [n, L], no column twice in a row; what is not stored, or not finite, is never returned.
+        scores: Scores [n, L], no column twice in a row; entries not stored, or not finite, are never returned.
         k: Entries per row.
-        exclude: [n, L], pairs that are never returned.
+        exclude: Pairs [n, L] that are never returned.
 
     Returns:
         Columns [n, k], -1 = none, and scores [n, k], -inf = none.
@@ -46,7 +46,7 @@ def top_entries(
 
 
 def _finite(scores: csr_array) -> csr_array:
-    """The finite entries: a NaN would hide others from the floor of its row."""
+    """Return the finite entries alone: a NaN would spoil the floor of its row."""
     finite = np.isfinite(scores.data)
     if finite.all():
         return scores
@@ -55,7 +55,7 @@ def _finite(scores: csr_array) -> csr_array:
 
 
 def _contenders(scores: csr_array, k: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Rows, columns and values of entries, [E] each, among which the best k of every row are."""
+    """Return rows, columns and values of the entries, [E] each, that may be among the best k of their row."""
     lengths = np.diff(scores.indptr).astype(np.int64)
     pieces = _PIECES * k
     long = np.flatnonzero(lengths >= pieces)

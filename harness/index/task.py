@@ -30,7 +30,7 @@ _SURVEY_ELEMENTS = 1 << 20
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
-    """A [rows, D] tensor over the same memory, or a float32 copy where torch cannot read it."""
+    """Return a tensor [rows, D] that shares the memory of `values`, or a float32 copy where torch cannot read it."""
     if not isinstance(values, np.ndarray | Tensor):
         raise UserError(f"{what} must be a numpy array or a torch tensor, not {type(values).__name__}")
     if values.ndim != 2 or values.shape[1] == 0:
@@ -58,18 +58,18 @@ class Vectors:
         self._values = self._resident(values)
 
     def _resident(self, values: Tensor) -> Tensor:
-        """Moves the matrix to the GPU once if that takes at most a quarter of its free memory."""
+        """Move the matrix to the GPU if that takes at most a quarter of its free memory."""
         if self.device.type != "cuda" or values.device == self.device:
             return values
         free, _ = torch.cuda.mem_get_info(self.device)
         return values.to(self.device) if values.numel() * values.element_size() <= free // 4 else values
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows start..stop, [stop - start, D]; a view where no conversion is needed."""
+        """Return the rows start to stop, [stop - start, D]; a view where no conversion is needed."""
         return self._values[start:stop].to(self.device, torch.float32)
 
     def take(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows of an index tensor [R], as [R, D]; written to `out` if it is given."""
+        """Return the rows with the indices `rows` [R], as [R, D]; written to `out` if it is given."""
         rows = rows.to(self._values.device)
         if out is None:
             return self._values.index_select(0, rows).to(self.device, torch.float32)
@@ -78,7 +78,7 @@ class Vectors:
         return out.copy_(self._values.index_select(0, rows))
 
     def survey(self) -> tuple[NDArray[np.bool_], float]:
-        """Which rows are finite, [rows], and the largest Euclidean norm among those."""
+        """Return which rows are finite, [rows], and the largest Euclidean norm among those."""
         finite, largest = np.ones(self.count, np.bool_), 0.0
         step = max(1, _SURVEY_ELEMENTS // self.dimension)
         for start in range(0, self.count, step):
@@ -92,7 +92,7 @@ class Vectors:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Full float32 products in the whole process: no tf32 or bf16 shortcuts, whatever training has switched on."""
+    """Compute float32 products in full precision, in the whole process: no tf32 or bf16, whatever training uses."""
     switches = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     try:
@@ -106,7 +106,7 @@ def full_precision() -> Iterator[None]:
 
 @contextmanager
 def plain_arithmetic(device: torch.device) -> Iterator[None]:
-    """No gradients and no autocast in this thread."""
+    """Switch gradients and autocast off in this thread."""
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         yield
 
@@ -116,48 +116,48 @@ class Task:
     """Everything a backend needs to propose candidates."""
 
     queries: Vectors
-    """[M, D]"""
+    """Query vectors, [M, D]."""
     labels: Vectors
-    """[L, D]"""
+    """Label vectors, [L, D]."""
     rows: NDArray[np.int64]
-    """The finite queries; every position below counts along this array."""
+    """Row numbers of the finite queries; positions `at` below are indices into this array."""
     bad_labels: NDArray[np.int64]
     """Labels with a non-finite vector, ascending."""
     label_norm: float
     """Largest norm of a finite label."""
     exclude: csr_array | None
-    """[M, L]"""
+    """Pairs that are never returned, [M, L]."""
     k: int
-    """At most L."""
+    """Labels to return per query, at most L."""
     query_block: int | None
     label_block: int | None
     seed: int
     workers: int = 1
-    """Threads that search side by side, each its own queries."""
+    """Threads that search in parallel, each its own queries."""
 
     @property
     def width(self) -> int:
-        """How many candidates a row is given: K and a margin for those that rounding may have put out of order."""
+        """Number of candidates per row: K, and a margin for those that rounding may have put out of order."""
         return min(self.k + 8 + self.k // 16, self.labels.count)
 
     def side_by_side(self) -> Self:
-        """The same search by several threads, where there are enough queries to keep each of them busy."""
+        """Return the same task for several threads, if there are enough queries to keep each of them busy."""
         most = min(torch.get_num_threads(), _MOST_WORKERS) if self.queries.device.type == "cpu" else 1
         return replace(self, workers=max(1, min(most, len(self.rows) // _LEAST_QUERIES)))
 
     def query_vectors(self, at: NDArray[np.int64]) -> Tensor:
-        """Vectors of the queries at positions `at` [B], as [B, D]."""
+        """Return the vectors of the queries at positions `at` [B], as [B, D]."""
         return self.queries.take(torch.from_numpy(self.rows[at]))
 
     def excluded_counts(self) -> NDArray[np.int64]:
-        """Number of excluded labels of every finite query."""
+        """Return the number of excluded labels of every finite query."""
         if self.exclude is None:
             return np.zeros(len(self.rows), np.int64)
         indptr = self.exclude.indptr.astype(np.int64)
         return indptr[self.rows + 1] - indptr[self.rows]
 
     def excluded_pairs(self, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Excluded pairs of the queries at `at` as (index into `at`, label), by ascending label."""
+        """Return the excluded pairs of the queries at `at` as (index into `at`, label), by ascending label."""
         if self.exclude is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         picked = Ragged(self.exclude.indices, self.exclude.indptr.astype(np.int64)).take(self.rows[at])
@@ -165,7 +165,7 @@ class Task:
         return np.repeat(np.arange(len(at)), picked.lengths)[order], picked.values[order].astype(np.int64)
 
     def masker(self, at: NDArray[np.int64]) -> Callable[[Tensor, int], None]:
-        """A function that sets the forbidden entries of a score block [B, W] of labels first.. to -inf, in place."""
+        """Return a function that sets excluded entries of a score block [B, W], whose first label is given, to -inf."""
         rows, labels = self.excluded_pairs(at)
         device = self.queries.device
 
@@ -190,14 +190,14 @@ class Pending:
         self._lock = threading.Lock()
 
     def take(self, most: int) -> NDArray[np.int64]:
-        """The next positions, at most `most`; empty when all are taken."""
+        """Take and return the next positions, at most `most`; empty when all are taken."""
         with self._lock:
             start = self._next
             self._next = min(start + most, self._end)
             return np.arange(start, self._next)
 
     def cancel(self) -> None:
-        """Leaves nothing to take, so that every thread ends after its current block."""
+        """Drop all pending queries, so that every thread ends after its current block."""
         with self._lock:
             self._next = self._end
 
@@ -212,7 +212,7 @@ def make_task(
     query_block: int | None,
     label_block: int | None,
 ) -> Task:
-    """Checks the input of `harness.index.search` and looks once at every vector."""
+    """Check the input of `harness.index.search`; every vector is read once to find those that are not finite."""
     query_values, label_values = as_tensor(queries, "queries"), as_tensor(labels, "labels")
     if query_values.shape[1] != label_values.shape[1]:
         raise UserError(

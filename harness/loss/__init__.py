@@ -19,7 +19,7 @@ __all__ = ["LOSSES", "Loss", "get", "two_way"]
 
 
 class Loss(Protocol):
-    """What the registry holds.
+    """Signature of a loss; every entry of `LOSSES` has it.
 
     An entry that is ignored is neither a positive nor a negative: it has no influence and no gradient, even where it is
     marked as positive or its score is not finite. A target says how much a positive is one; it is read at the positives
@@ -35,20 +35,20 @@ class Loss(Protocol):
         target: "Tensor | None" = None,
         **options: Any,
     ) -> "Tensor":
-        """The loss of a batch, a scalar; float32 at least, whatever the type of the scores.
+        """Return the loss of a batch, a scalar of type float32 or wider.
 
         Args:
-            scores: [B, P], floating point, multiplied by the scale (1 / temperature).
-            positive: [B, P], bool: label p is a label of query i.
-            ignored: [B, P], bool, or None: pairs that must not be counted, such as filter pairs.
-            target: [B, P], floating point, in (0, 1] where `positive`; None = 1 everywhere.
-            options: of that loss alone, for example `reduction` of bce.
+            scores: Scores multiplied by the scale (1 / temperature), [B, P], floating point.
+            positive: Whether label p is a label of query i, [B, P], bool.
+            ignored: Pairs that do not count, such as filter pairs, [B, P], bool; None = no pairs.
+            target: Targets, in (0, 1] where `positive`, [B, P], floating point; None = 1 everywhere.
+            options: Options of this loss alone, for example `reduction` of bce.
         """
         ...
 
 
 def get(name: str) -> Loss:
-    """The loss of that name; `LOSSES` lists them."""
+    """Return the loss of that name; `LOSSES` lists them."""
     loss: Loss = LOSSES.get(name)
     return loss
 
@@ -63,19 +63,19 @@ def two_way(
     target: "Tensor | None" = None,
     **options: Any,
 ) -> "Tensor":
-    """The loss in both directions: weight * loss(scores) + (1 - weight) * loss(transposed scores).
+    """Return the loss in both directions: weight * loss(scores) + (1 - weight) * loss(transposed scores).
 
     Labels that are a positive of no query of the batch take part in the first term only: they are not rows of the
     transposed matrix. A direction of weight zero is not computed. A loss that draws does so for each direction.
 
     Args:
-        loss: what `get` returns.
-        scores: [B, P].
-        positive: [B, P], bool.
-        weight: of the direction from queries to labels, between 0 and 1.
-        ignored: [B, P], bool, or None.
-        target: [B, P], floating point, or None; a loss that knows no targets works as long as there is none.
-        options: of the loss.
+        loss: A loss, as `get` returns it.
+        scores: Scores, [B, P].
+        positive: Positives, [B, P], bool.
+        weight: Weight of the direction from queries to labels, between 0 and 1.
+        ignored: Pairs that do not count, [B, P], bool, or None.
+        target: Targets, [B, P], floating point, or None; a loss without targets works as long as this is None.
+        options: Options of the loss.
     """
     if not 0 <= weight <= 1:
         raise UserError(f"the weight of the direction from queries to labels must be between 0 and 1, not {weight}")

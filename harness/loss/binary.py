@@ -16,7 +16,7 @@ from harness.loss.closed_form import Evaluated, Pairs, differentiable, pair_targ
 
 REDUCTIONS = ("mean", "sum-labels")
 _LINEAR_FROM = 40.0
-"""log(1 + e^x) = x in float64 from here on."""
+"""From this x on, log(1 + e^x) = x in float64."""
 
 
 class BinaryCrossEntropy:
@@ -31,13 +31,13 @@ class BinaryCrossEntropy:
         target: Tensor | None = None,
         reduction: str = "mean",
     ) -> Tensor:
-        """The loss of a batch.
+        """Return the loss of a batch.
 
         Args:
-            scores: [B, P], logits.
-            positive: [B, P], bool.
-            ignored: [B, P], bool, or None.
-            target: [B, P], floating point, y of the positives; None = 1.
+            scores: Logits, [B, P].
+            positive: Positives, [B, P], bool.
+            ignored: Pairs that do not count, [B, P], bool, or None.
+            target: Target y of the positives, [B, P], floating point; None = 1.
             reduction: "mean" over the pairs that are not ignored, so Z is their number, as in the papers' code; or
                 "sum-labels", summed over the labels and averaged over the queries, so Z = B.
         """
@@ -59,7 +59,7 @@ class BinaryCrossEntropy:
         target: Tensor | None = None,
         reduction: str = "mean",
     ) -> Tensor:
-        """The same in both directions, matrices [B, P]: a pair on its own has no anchor, so `weight` has no effect."""
+        """Return the loss, matrices [B, P]: it is the same in both directions, so `weight` has no effect."""
         return self(scores, positive, ignored=ignored, target=target, reduction=reduction)
 
 

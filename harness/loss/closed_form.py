@@ -20,21 +20,21 @@ class Evaluated:
     """A loss and what its gradient needs."""
 
     value: Tensor
-    """[]."""
+    """Value of the loss, []."""
     gradient: Callable[..., Tensor]
-    """(upstream [], *matrices) -> upstream * d value / d scores, [B, P], a new tensor."""
+    """Maps (upstream [], *matrices) to upstream * d value / d scores, [B, P], a new tensor."""
     matrices: tuple[Tensor, ...] = ()
-    """[B, P] each; kept for the gradient, and freed by autograd as soon as it has been computed."""
+    """Arguments of `gradient`, [B, P] each; autograd frees them when the gradient has been computed."""
 
 
 Evaluate = Callable[[Tensor], Evaluated]
-"""A function of scores [B, P] that leaves them alone."""
+"""A function of scores [B, P] that does not change them."""
 Pairs = tuple[Tensor, Tensor]
-"""Places in the score matrix: row [n], label [n]."""
+"""Indices of n pairs in the score matrix: row [n], label [n]."""
 
 
 def differentiable(scores: Tensor, evaluate: Evaluate) -> Tensor:
-    """The loss of `scores` [B, P] as a scalar that can be differentiated once.
+    """Return the loss of `scores` [B, P] as a scalar that can be differentiated once.
 
     Half-precision scores are converted to float32 first, and autocast is off while the loss is computed.
     """
@@ -47,12 +47,12 @@ def differentiable(scores: Tensor, evaluate: Evaluate) -> Tensor:
 
 
 def precision(scores: Tensor) -> torch.dtype:
-    """The type in which the loss of `scores` [B, P] is computed."""
+    """Return the type in which the loss of `scores` [B, P] is computed: float32 at least."""
     return torch.promote_types(scores.dtype, torch.float32)
 
 
 def positive_pairs(scores: Tensor, positive: Tensor, ignored: Tensor | None) -> Pairs:
-    """Coordinates (row [n], label [n]) of the positives that are not ignored, after a check of all three [B, P]."""
+    """Return indices (row [n], label [n]) of the positives that are not ignored; check all three matrices [B, P]."""
     masks = {"positive": positive} if ignored is None else {"positive": positive, "ignored": ignored}
     if scores.dim() != 2 or not scores.is_floating_point():
         raise ValueError(f"scores must be a floating point matrix [B, P], not {scores.dtype} {list(scores.shape)}")
@@ -67,7 +67,7 @@ def positive_pairs(scores: Tensor, positive: Tensor, ignored: Tensor | None) -> 
 
 
 def pair_targets(scores: Tensor, pairs: Pairs, target: Tensor | None) -> Tensor | None:
-    """How much each of the n pairs is a positive, [n], from `target` [B, P]; None where all are whole positives."""
+    """Return the target of each of the n pairs, [n], from `target` [B, P]; None if there are no targets."""
     if target is None:
         return None
     if not target.is_floating_point() or target.shape != scores.shape:
@@ -79,7 +79,7 @@ def pair_targets(scores: Tensor, pairs: Pairs, target: Tensor | None) -> Tensor 
 
 
 def candidates(scores: Tensor, absent: Pairs | None, ignored: Tensor | None) -> Tensor:
-    """A copy of `scores` [B, P] with -inf at the pairs that are `absent` and where `ignored` [B, P] is set."""
+    """Return a copy of `scores` [B, P] with -inf at the pairs in `absent` and where `ignored` [B, P] is set."""
     remaining = scores.clone()
     if absent is not None:
         remaining[absent] = -math.inf
@@ -89,11 +89,11 @@ def candidates(scores: Tensor, absent: Pairs | None, ignored: Tensor | None) -> 
 
 
 def pushes_of(anchor: Tensor, pull: Tensor, total: Tensor) -> Tensor:
-    """What the terms of each anchor are multiplied with in the gradient: (sum of its pulls) / total, [A].
+    """Return the factor of each anchor's terms in the gradient: (sum of its pulls) / total, [A].
 
     Args:
         anchor: Anchor of every pair, [n].
-        pull: Of every pair, [n].
+        pull: Pull of every pair, [n].
         total: Sum of the terms of every anchor, [A]. Where it is 0 the pulls are 0 and so is the quotient.
     """
     mass = torch.zeros_like(total).index_add_(0, anchor, pull)
@@ -101,14 +101,14 @@ def pushes_of(anchor: Tensor, pull: Tensor, total: Tensor) -> Tensor:
 
 
 def pushed_and_pulled(pairs: Pairs, pull: Tensor, pushes: list[Tensor], upstream: Tensor, *terms: Tensor) -> Tensor:
-    """The gradient [B, P] of a loss that pulls n pairs and pushes everything in proportion to its terms.
+    """Return the gradient [B, P] of a loss that pulls n pairs and pushes everything in proportion to its terms.
 
     Args:
-        pairs: What is pulled.
-        pull: By how much, [n].
-        pushes: [B, 1] or [1, P], one or two.
-        upstream: [].
-        terms: [B, P]; one for each push, or one for both.
+        pairs: Indices of the pulled pairs.
+        pull: Pull of every pair, [n].
+        pushes: Factors of the terms, [B, 1] or [1, P], one or two.
+        upstream: Gradient with respect to the loss, [].
+        terms: Terms, [B, P]; one matrix for each push, or one for both.
     """
     first, *second = (upstream * push for push in pushes)
     if not second:

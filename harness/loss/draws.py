@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def draw_one(anchor: Tensor, anchors: int, targets: Tensor | None, generator: torch.Generator | None = None) -> Tensor:
-    """One pair of every anchor that has any, [n] bool.
+    """Draw one pair of every anchor that has any; return whether each pair is drawn, [n] bool.
 
     With u uniform in [0, 1), the first pair is taken at which the running sum of the targets exceeds u times their sum.
 
     Args:
         anchor: Anchor of every pair, [n].
         anchors: How many anchors there are.
-        targets: Proportional to the chance of each pair, [n]; None = all alike.
-        generator: On the CPU; None = the global one.
+        targets: Target of each pair, to which its chance is proportional, [n]; None = equal chances.
+        generator: Random generator on the CPU; None = torch's global one.
     """
     luck = torch.rand(anchors, dtype=torch.float64, generator=generator).to(anchor.device)
     order, first, count = _grouped(anchor, anchors)
@@ -31,16 +31,16 @@ def draw_one(anchor: Tensor, anchors: int, targets: Tensor | None, generator: to
 
 
 def draw_some(anchor: Tensor, anchors: int, k: int, generator: torch.Generator | None = None) -> Tensor:
-    """Up to k pairs of every anchor, [n] bool, drawn without replacement; every set of k pairs is equally likely.
+    """Draw up to k pairs of every anchor without replacement, all sets equally likely; return which, [n] bool.
 
-    Floyd's way: draw number j = 0 .. k-1 takes one of the first n - k + j + 1 pairs of the n, or the last of these if
-    that one is taken already.
+    Floyd's algorithm: draw number j = 0 .. k-1 takes one of the first n - k + j + 1 pairs of the n, or the last of these
+    if that one is taken already.
 
     Args:
         anchor: Anchor of every pair, [n].
         anchors: How many anchors there are.
-        k: How many pairs an anchor keeps at most.
-        generator: On the CPU; None = the global one.
+        k: Most pairs drawn per anchor.
+        generator: Random generator on the CPU; None = torch's global one.
     """
     luck = torch.rand(anchors, k, dtype=torch.float64, generator=generator).to(anchor.device)
     order, first, count = _grouped(anchor, anchors)
@@ -56,7 +56,7 @@ def draw_some(anchor: Tensor, anchors: int, k: int, generator: torch.Generator |
 
 
 def _grouped(anchor: Tensor, anchors: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs in the order of their anchors [n]; where each anchor begins there and how many pairs it has, [A] each."""
+    """Sort pairs by anchor; return their order [n], each anchor's first position in it and its number of pairs [A]."""
     count = torch.bincount(anchor, minlength=anchors)
     return torch.argsort(anchor, stable=True), count.cumsum(0) - count, count
 

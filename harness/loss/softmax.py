@@ -45,27 +45,27 @@ _WIDEST = 60.0
 
 @dataclass(frozen=True)
 class _Direction:
-    """Who chooses: queries among labels, or labels among queries. There are A anchors, A = B or P."""
+    """A direction of the loss: queries choose among labels (A = B anchors), or labels among queries (A = P)."""
 
     anchor: Tensor
     """The anchor of every positive pair, [n]."""
     dim: int
     """Dimension of the score matrix along which an anchor chooses."""
     shares: Tensor
-    """q / R times the weight of the direction, [n]."""
+    """Share of each positive pair: q / R times the weight of the direction, [n]."""
 
 
 @dataclass(frozen=True)
 class _Denominator:
-    """What the anchors of a direction choose from: c = shift + log(total)."""
+    """The denominators of the softmax in one direction: c = shift + log(total)."""
 
     direction: _Direction
     terms: Tensor
-    """e^(s - shift), [B, P]; 0 where an entry is no candidate."""
+    """Terms e^(s - shift), [B, P]; 0 where an entry is no candidate."""
     shift: Tensor
-    """[A]."""
+    """Number subtracted from the scores of each anchor, [A]."""
     total: Tensor
-    """Sum of the terms, [A]; 0 where nothing is left to choose from."""
+    """Sum of the terms of each anchor, [A]; 0 if it has no candidates."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class SoftmaxLoss:
     """One of the losses above; needs every positive of the batch that is in the pool to be marked."""
 
     decoupled: bool
-    """The positives of a query are no candidates; each is compared with the negatives alone."""
+    """Whether the positives of a query are no candidates, so that each is compared with the negatives alone."""
     share: Literal["mean", "sum", "drawn"]
-    """q: what each positive of a query counts."""
+    """Kind of weight q of the positives of a query."""
 
     def __call__(
         self,
@@ -86,7 +86,7 @@ class SoftmaxLoss:
         target: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss from queries to labels, matrices [B, P]; see `harness.loss.Loss`, and `two_way` for `generator`."""
+        """Return the loss from queries to labels, all [B, P]; see `harness.loss.Loss`, for `generator` `two_way`."""
         return self.two_way(scores, positive, 1.0, ignored=ignored, target=target, generator=generator)
 
     def two_way(
@@ -99,7 +99,7 @@ class SoftmaxLoss:
         target: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The loss in both directions, matrices [B, P]; see `harness.loss.two_way`.
+        """Return the loss in both directions, matrices [B, P]; see `harness.loss.two_way`.
 
         A loss that draws takes B values of `generator` (on the CPU; None = torch's global one) for the queries, then P
         for the labels.
@@ -119,7 +119,7 @@ class SoftmaxLoss:
     def _shares(
         self, targets: Tensor | None, anchor: Tensor, count: Tensor, each: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """`each` [] times q of every pair, [n], for their anchors [n] and the positives of each anchor [A]."""
+        """Return `each` [] times q of every pair, [n], from `anchor` [n] and the positives per anchor, `count` [A]."""
         if self.share == "drawn":
             return each * draw_one(anchor, len(count), targets, generator)
         if self.share == "mean":
@@ -128,7 +128,7 @@ class SoftmaxLoss:
 
 
 def averaged(targets: Tensor | None, anchor: Tensor, count: Tensor, each: Tensor) -> Tensor:
-    """Shares of a mean over the positives of every anchor, weighted by their targets [n] where there are any."""
+    """Return each positive's share in the mean over its anchor's positives, weighted by targets [n] if given."""
     if targets is None:
         return each / count[anchor]
     return each * targets / torch.zeros_like(count).index_add_(0, anchor, targets)[anchor]
@@ -152,7 +152,7 @@ def _evaluate(
 
 
 def _value_and_pulls(matched: Tensor, denominator: _Denominator, decoupled: bool) -> tuple[Tensor, Tensor]:
-    """Value [] and pulls v [n] of one direction, from the scores of the positive pairs, `matched` [n]."""
+    """Return value [] and pulls v [n] of one direction, from the scores of the positive pairs, `matched` [n]."""
     anchor, shares = denominator.direction.anchor, denominator.direction.shares
     # c - s, with large numbers subtracted from each other before a small one is added
     gap = (denominator.shift[anchor] - matched) + denominator.total.log()[anchor]
@@ -162,7 +162,7 @@ def _value_and_pulls(matched: Tensor, denominator: _Denominator, decoupled: bool
 
 
 def _denominators(chosen_from: Tensor, directions: list[_Direction]) -> list[_Denominator]:
-    """The denominators of every direction; writes over `chosen_from` [B, P].
+    """Compute the denominators of every direction; `chosen_from` [B, P] is overwritten.
 
     Both directions share one matrix of exponentials where float32 is wide enough. One shift for the whole matrix lets
     anchors far below it vanish; where there are such anchors, or a score is not finite, each direction has exponentials

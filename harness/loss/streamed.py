@@ -6,14 +6,14 @@ P_i are the positives that query i drew, with weights q_ip that sum to 1, R the 
     d loss / d s_il = (sum_p v_ip) e_il / sum_l e_il  -  [l in P_i] v_il
 
     decoupled-softmax    g_ip = c_i - s_ip       e_il = e^(s_il)               c_i = log sum_{l in C_i} e^(s_il)
-    soft-topk            g_ip = -(s_ip + t_i)    e_il = sigmoid'(s_il + t_i)   K = sum_{l in C_i} sigmoid(s_il + t_i)
+    soft-topk            g_ip = -(s_ip + t_i)    e_il = sigmoid'(s_il + t_i)   k = sum_{l in C_i} sigmoid(s_il + t_i)
 
 Candidates C_i leave out the positives that were not drawn and the ignored pairs; the softmax leaves out P_i as well.
 First every block goes through `read`. Then `totals` has the loss, and `terms` writes e of any block, up to a factor.
 
 Soft top-k (the loss of `harness.loss.topk`) needs one pass over the scores although its threshold t_i is known only at
-the end. Of every query the M = 8 K largest scores are kept, `near`. For the others, `far`, e^(s + t) <= K / (M - K) =
-1/7, because M labels are no smaller and all of them sum to K. So a few terms of the sigmoid's series are enough. With b
+the end. Of every query the 8 k largest scores are kept, `near`. For the others, `far`, e^(s + t) <= k / (8 k - k) =
+1/7, because 8 k labels are no smaller and all sum to k. So a few terms of the sigmoid's series are enough. With b
 the smallest score in `near`, and u = e^(t + b),
 
     sum_far sigmoid(s + t) = S_1 u - S_2 u^2 + S_3 u^3 ...,        S_j = sum_far e^(j (s - b)),    j = 1 .. 8,
@@ -33,18 +33,18 @@ from harness.loss.topk import balance
 
 @dataclass(frozen=True)
 class Block:
-    """C neighbouring labels, and where the known pairs of the batch are in their scores [B, C]."""
+    """C neighbouring labels, and the positions of the batch's known pairs in their scores [B, C]."""
 
     drawn: slice
-    """Its drawn pairs among the n of the batch, which are in the order of blocks."""
+    """Slice of its drawn pairs among the n drawn pairs of the batch, which are in the order of blocks."""
     query: Tensor
-    """Place in the batch of the query of each of its d drawn pairs, [d]."""
+    """Query of each of its d drawn pairs, as its index in the batch, [d]."""
     label: Tensor
-    """Its label, counted from the first of the block, [d]."""
+    """Label of each drawn pair, counted from the first of the block, [d]."""
     hits: Tensor
-    """query * C + label, [d]."""
+    """Flat index of each drawn pair in the scores, query * C + label, [d]."""
     outside: Tensor
-    """Likewise query * C + label of the pairs that take no part, [o]."""
+    """Flat index in the scores of each of the o pairs that are no candidates, [o]."""
 
 
 @dataclass(frozen=True)
@@ -52,64 +52,64 @@ class Totals:
     """The loss and its gradient, d loss / d s_il = factor_i terms_il + [l drawn by i] pair_il."""
 
     loss: Tensor
-    """[]."""
+    """Value of the loss, []."""
     factor: Tensor
-    """[B]."""
+    """Factor of each query's terms, [B]."""
     pair: Tensor
-    """[n]."""
+    """Gradient of each drawn pair's score beside its term, [n]."""
 
 
 class StreamedLoss(ABC):
     """A loss of the form above; lives for one batch."""
 
     def __init__(self, rows: int, query: Tensor, share: Tensor) -> None:
-        """Takes the drawn pairs.
+        """Store the drawn pairs.
 
         Args:
-            rows: B.
-            query: Place in the batch of the query of each pair, int64 [n].
-            share: q / R, [n].
+            rows: Number of queries B.
+            query: Query of each drawn pair, as its index in the batch, int64 [n].
+            share: Share q / R of each drawn pair, [n].
         """
         self._rows, self._query, self._share = rows, query, share
         self._matched = torch.zeros_like(share)
 
     def read(self, block: Block, scores: Tensor) -> None:
-        """First pass: takes in the scores [B, C] of a block, and writes over them."""
+        """Make the first pass over the scores [B, C] of a block, which are overwritten."""
         self._matched[block.drawn] = scores.view(-1)[block.hits]
         self._mask(block, scores)
         self._observe(scores)
 
     def totals(self) -> Totals:
-        """What all blocks together say."""
+        """Return loss and sums over all blocks."""
         gap, total = self._gaps(self._matched)
         pull = self._share * torch.sigmoid(gap)
         mass = self._share.new_zeros(self._rows).index_add_(0, self._query, pull)
         return Totals((self._share * softplus(gap)).sum(), mass / total, -pull)
 
     def terms(self, block: Block, scores: Tensor) -> None:
-        """Second pass: turns the scores [B, C] of a block into terms, in place."""
+        """Make the second pass: turn the scores [B, C] of a block into terms, in place."""
         self._mask(block, scores)
         self._to_terms(scores)
 
     def _mask(self, block: Block, scores: Tensor) -> None:
-        """Writes -inf where a pair is no candidate."""
+        """Set the scores of pairs that are no candidates to -inf, in place."""
         scores.view(-1).index_fill_(0, block.outside, -torch.inf)
 
     @abstractmethod
     def _observe(self, scores: Tensor) -> None:
-        """Takes in masked scores [B, C]; may write over them."""
+        """Add masked scores [B, C] to the sums; they may be overwritten."""
 
     @abstractmethod
     def _gaps(self, matched: Tensor) -> tuple[Tensor, Tensor]:
-        """The gaps g [n], from the scores of the drawn pairs [n], and the sum of all terms, greater than 0, [B]."""
+        """Return the gaps g [n] of the drawn pairs, from their scores [n], and each query's sum of terms, above 0."""
 
     @abstractmethod
     def _to_terms(self, scores: Tensor) -> None:
-        """Turns masked scores [B, C] into terms, in place."""
+        """Turn masked scores [B, C] into terms, in place."""
 
 
 class DecoupledSoftmax(StreamedLoss):
-    """Terms e^(s - shift_i), with shift_i the largest score of a candidate."""
+    """Decoupled softmax: terms e^(s - shift_i), with shift_i the largest score of a candidate."""
 
     def __init__(self, rows: int, query: Tensor, share: Tensor) -> None:
         super().__init__(rows, query, share)
@@ -138,32 +138,32 @@ class DecoupledSoftmax(StreamedLoss):
 
 
 _NEAREST = 8
-"""M / K."""
+"""Largest scores kept per query, as a multiple of k."""
 _SERIES = 8
-"""7^-8 = 2e-7 is as exact as float32."""
+"""Terms of the sigmoid's series: the error, 7^-8 = 2e-7, is that of float32."""
 _EVERYTHING = 1e30
-"""Threshold of a query with at most K candidates: all of them pass, loss and gradient are 0."""
+"""Threshold of a query with at most k candidates: all of them pass, loss and gradient are 0."""
 _SLOPE_FLOOR = 1e-30
-"""Where all candidates are further from the threshold than 70, none of them is pushed."""
+"""Least sum of slopes; it is reached if all candidates are about 70 from the threshold, and none is pushed."""
 
 
 class SoftTopK(StreamedLoss):
-    """Terms sigmoid'(s + t_i)."""
+    """Soft top-k: terms sigmoid'(s + t_i)."""
 
     def __init__(self, rows: int, query: Tensor, share: Tensor, *, k: int, labels: int) -> None:
-        """Takes the drawn pairs.
+        """Store the drawn pairs.
 
         Args:
-            rows: B.
-            query: Place in the batch of the query of each pair, int64 [n].
-            share: q / R, [n].
-            k: K, less than L.
-            labels: L.
+            rows: Number of queries B.
+            query: Query of each drawn pair, as its index in the batch, int64 [n].
+            share: Share q / R of each drawn pair, [n].
+            k: Number of labels that pass, less than L.
+            labels: Number of labels L.
         """
         super().__init__(rows, query, share)
         self._k = k
         self._near = share.new_full((rows, min(_NEAREST * k, labels)), -torch.inf)
-        # not -inf: as long as fewer than M scores were met, -inf - -inf would not be a number
+        # not -inf: as long as fewer than 8 k scores were met, -inf - -inf would not be a number
         self._floor = share.new_full((rows, 1), torch.finfo(share.dtype).min)
         self._far = share.new_zeros(rows, _SERIES)
         self._threshold = share.new_zeros(rows)
@@ -181,7 +181,7 @@ class SoftTopK(StreamedLoss):
             self._add_far(far)
 
     def _add_far(self, scores: Tensor) -> None:
-        """Adds e^(j (s - b)) of scores [B, c], none above b, to S_j; writes over them."""
+        """Add e^(j (s - b)) of scores [B, c], none above b, to S_j; the scores are overwritten."""
         once = scores.sub_(self._floor).exp_()
         power = once.clone()
         self._far[:, 0] += power.sum(1)
@@ -206,18 +206,18 @@ class SoftTopK(StreamedLoss):
 
 @dataclass(frozen=True)
 class Counted:
-    """How many labels of b queries, each with more than K candidates, pass a threshold; float64."""
+    """Kept scores and sums of b queries with more than k candidates each, to solve for their thresholds; float64."""
 
     near: Tensor
-    """Largest scores, decreasing, -inf where there are fewer, [b, M]."""
+    """The 8 k largest scores, decreasing, -inf where there are fewer, [b, 8 k]."""
     floor: Tensor
     """Smallest score in `near`, [b, 1]."""
     far: Tensor
-    """S_j, [b, J]; 0 unless `near` is full."""
+    """Sums S_j over the other scores, [b, J]; 0 unless `near` is full."""
     k: int
 
     def threshold(self) -> Tensor:
-        """t, [b, 1]."""
+        """Solve for the thresholds t, [b, 1]."""
         best, rest = self.near.tensor_split([self.k], 1)
 
         def rest_sums(t: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,19 +229,19 @@ class Counted:
         return balance(best, rest_sums, ((-best).logsumexp(1, keepdim=True) - others) / 2)
 
     def slope(self, threshold: Tensor) -> Tensor:
-        """Sum over all candidates of sigmoid'(s + t) for t [b, 1]; [b]."""
+        """Return the sum over all candidates of sigmoid'(s + t) for t [b, 1]; [b]."""
         below = torch.sigmoid(-(self.near + threshold).abs())
         return (below - below.square()).sum(1) + self._far_sums(threshold)[1].squeeze(1)
 
     def _far_sums(self, threshold: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over `far` of sigmoid(s + t) and of its derivative for t [b, 1]; [b, 1] each."""
+        """Return the sums over `far` of sigmoid(s + t) and of its derivative for t [b, 1]; [b, 1] each."""
         powers = _powers(self.far)
-        # K labels pass at a smaller u; on the way there the series must not be asked where it does not hold
+        # k labels pass at a smaller u; on the way there the series must not be used where it does not hold
         most = self.k / max(self.near.shape[1] - self.k, 1)
         terms = self.far * (threshold + self.floor).exp().clamp(max=most) ** powers * (2 * (powers % 2) - 1)
         return terms.sum(1, keepdim=True), (powers * terms).sum(1, keepdim=True)
 
 
 def _powers(sums: Tensor) -> Tensor:
-    """1 .. J for sums [b, J]."""
+    """Return the exponents 1 .. J for sums [b, J]."""
     return torch.arange(1, sums.shape[1] + 1, device=sums.device, dtype=sums.dtype)

@@ -37,9 +37,9 @@ from harness.loss.draws import draw_some
 from harness.loss.softmax import averaged
 
 _MOST_STEPS = 32
-"""Of Newton's method; it ends as soon as no row moves, usually after four."""
+"""Most steps of Newton's method; it ends as soon as no row changes, usually after four."""
 RestSums = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""t [B, 1] -> (sum of z, sum of z^2), [B, 1] each, over the candidates that are not among the k best."""
+"""Maps t [B, 1] to the sums of z and of z^2, [B, 1] each, over the candidates that are not among the k best."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class _Solved:
     runner_up: Tensor
     """The best score after the k best, [B, 1]; 0 where all pass."""
     logit: Tensor
-    """Of the runner-up, [B, 1]; inf where all pass."""
+    """Logit alpha (s + t) of the runner-up, [B, 1]; inf where all pass."""
     slopes: Tensor
-    """The v = z (1 - z), times a factor of the row, [B, P]."""
+    """Slopes v = z (1 - z), times a factor of the row, [B, P]."""
 
 
 def soft_topk(
@@ -64,16 +64,16 @@ def soft_topk(
     alpha: float = 2.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The loss of a batch.
+    """Return the loss of a batch.
 
     Args:
-        scores: [B, P].
-        positive: [B, P], bool.
-        ignored: [B, P], bool, or None.
-        target: [B, P], floating point, or None.
-        k: How many labels pass.
-        alpha: How sharply the threshold cuts.
-        generator: On the CPU, gives B times k values; None = torch's global one.
+        scores: Scores, [B, P].
+        positive: Positives, [B, P], bool.
+        ignored: Pairs that do not count, [B, P], bool, or None.
+        target: Targets, [B, P], floating point, or None.
+        k: Number of labels that pass.
+        alpha: Steepness of the sigmoid at the threshold.
+        generator: Random generator on the CPU, which gives B times k values; None = torch's global one.
     """
     if k < 1 or not alpha > 0:
         raise UserError(f"soft-topk needs k >= 1 and alpha > 0, not {k} and {alpha}")
@@ -89,19 +89,19 @@ def soft_topk(
 
 
 def solve_threshold(scores: Tensor, k: int, alpha: float) -> Tensor:
-    """The t of every row with sum_l sigmoid(alpha (s_l + t)) = k, [B, 1]; inf with no more than k candidates.
+    """Solve sum_l sigmoid(alpha (s_l + t)) = k for the t of every row, [B, 1]; inf with no more than k candidates.
 
     Args:
-        scores: [B, P]; -inf = no candidate.
-        k: Between 1 and P.
-        alpha: Above 0.
+        scores: Scores, [B, P]; -inf = no candidate.
+        k: Number of labels that pass, between 1 and P.
+        alpha: Steepness, above 0.
     """
     solved = _solve(scores.clone(), k, alpha)
     return solved.logit / alpha - solved.runner_up
 
 
 def balance(best: Tensor, rest_sums: RestSums, start: Tensor) -> Tensor:
-    """The t of every row with sum_l z_l = k, z_l = sigmoid(a_l + t), [B, 1].
+    """Solve sum_l z_l = k, z_l = sigmoid(a_l + t), for the t of every row, [B, 1].
 
     The sum is k where the rest lets through what the k best lack. Compared as logarithms, both sides keep their digits
     however small they are, while k minus a sum of nearly ones does not:
@@ -114,8 +114,8 @@ def balance(best: Tensor, rest_sums: RestSums, start: Tensor) -> Tensor:
 
     Args:
         best: The k largest alpha s of every row, [B, k].
-        rest_sums: Sums over the other candidates. Rows without any are the caller's to leave out.
-        start: Where to begin, [B, 1]: best (log sum_best e^-a - log sum_rest e^a) / 2, the root where the threshold
+        rest_sums: Sums over the other candidates. The caller leaves out rows without any.
+        start: First guess, [B, 1]: best (log sum_best e^-a - log sum_rest e^a) / 2, the root where the threshold
             lies in a wide gap, with sigmoid(a) = e^a below and sigmoid(-a) = e^-a above. It is kept where sums vanish.
     """
     limits = torch.finfo(best.dtype)
@@ -134,7 +134,7 @@ def balance(best: Tensor, rest_sums: RestSums, start: Tensor) -> Tensor:
 
 
 def _solve(scores: Tensor, k: int, alpha: float) -> _Solved:
-    """The threshold of every row of `scores` [B, P], -inf = no candidate; writes over them."""
+    """Solve for the threshold of every row of `scores` [B, P], -inf = no candidate; they are overwritten."""
     if scores.shape[1] <= k:
         none = scores.new_zeros(len(scores), 1)
         return _Solved(none, none + math.inf, torch.zeros_like(scores))

@@ -46,12 +46,12 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Hardest:
-    """The hardest labels of one kind, H for every query."""
+    """The H hardest positives or negatives of every query."""
 
     scores: Tensor
-    """[B, H]; infinite where a query has fewer."""
+    """Scores, [B, H]; infinite where a query has fewer."""
     labels: Tensor
-    """[B, H]; 0 where a query has fewer."""
+    """Labels, as columns of the score matrix, [B, H]; 0 where a query has fewer."""
 
 
 def triplet(
@@ -66,21 +66,21 @@ def triplet(
     weighting: str = "score",
     sharpness: float = 0.1,
 ) -> Tensor:
-    """The loss of a batch; queries without a positive or without a negative have no slots.
+    """Return the loss of a batch; queries without a positive or without a negative have no slots.
 
     The gradient runs through w, as in NGAME's code; such a step may draw a negative closer whose violation is more than
     t below the mean.
 
     Args:
-        scores: [B, P], cosines: not multiplied by a scale, or the margin and the sharpness must be as well.
-        positive: [B, P], bool.
-        ignored: [B, P], bool, or None.
-        target: [B, P], floating point: what the slots of a positive count in the mean; None = 1.
-        margin: By how much a positive must be ahead.
-        hardest_negatives: k.
-        hardest_positives: m; None = all positives.
+        scores: Cosines, [B, P]: not multiplied by a scale, or the margin and the sharpness must be as well.
+        positive: Positives, [B, P], bool.
+        ignored: Pairs that do not count, [B, P], bool, or None.
+        target: Weights of the positives' slots in the mean, [B, P], floating point; None = 1.
+        margin: How much higher than a negative a positive must score.
+        hardest_negatives: Number k of negatives per query.
+        hardest_positives: Number m of positives per query; None = all of them.
         weighting: "score" for w above; "none" for w = 1, the plain mean of the hinges.
-        sharpness: t.
+        sharpness: Temperature t of the weights.
     """
     options = _Options(margin, hardest_negatives, hardest_positives, weighting, sharpness)
     pairs = positive_pairs(scores, positive, ignored)
@@ -117,7 +117,7 @@ def _evaluate(
 def _hardest_positives(
     scores: Tensor, pairs: Pairs, targets: Tensor | None, wanted: int | None
 ) -> tuple[_Hardest, Tensor]:
-    """The positives with the lowest scores, and what each counts, [B, H]: its target, or 0 where a query has fewer."""
+    """Return the positives with the lowest scores, and their weights [B, H]: targets, or 0 where a query has fewer."""
     row, label = pairs
     count = torch.bincount(row, minlength=len(scores))
     place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]  # pairs are in order of row
@@ -133,7 +133,7 @@ def _hardest_positives(
 
 
 def _weights(violates: Tensor, behind: Tensor, options: _Options) -> Tensor:
-    """The weights w of the slots, [B, m, k], from which of them violate [B, m, k] and logits [B, 1, k]."""
+    """Return the weights w of the slots, [B, m, k], from the violations [B, m, k] and the logits [B, 1, k]."""
     if options.weighting == "none":
         return violates.to(behind.dtype)
     terms = behind.exp() * violates

@@ -56,7 +56,7 @@ class FullSpace(TextObjective):
     device: str
     seed: int
     k: int = 5
-    """K of soft-topk."""
+    """Number of labels that pass the threshold of soft-topk."""
     alpha: float = 2.0
     """Steepness of soft-topk: it multiplies the scores."""
     _order: "LabelOrder" = field(init=False, repr=False)
