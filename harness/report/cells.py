@@ -1,9 +1,9 @@
-"""What a table is made of: figures in cells in rows. `harness.report.tables` gives it a form.
+"""A table as data: rows of cells with text or figures. `harness.report.tables` renders it.
 
 A figure is ours, mean ± sample standard deviation over seeds, and beside it what the paper printed and how far we are
 from that: `46.10 ± 0.20 (paper 44.90, +1.20)`.
 
-Words in a table are often other people's names. They become printable here, once for all forms.
+Text in a table often comes from others, such as names of labels. It is made printable here, for all formats.
 """
 
 import math
@@ -19,22 +19,22 @@ from harness.io.printable import printable
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement in a table, in percent or in what its column states."""
+    """One measurement in a table, in percent or in the unit of its column."""
 
     mean: float | None
-    """None: nothing was measured."""
+    """Mean over runs; None if nothing was measured."""
     std: float | None = None
     """Sample standard deviation over seeds; None for fewer than two."""
     n: int = 0
-    """Runs behind the mean."""
+    """Number of runs that the mean is over."""
     paper: float | None = None
     """The published figure, as printed."""
     slip: bool = False
-    """The published figure is known to be wrong."""
+    """Whether the published figure is known to be wrong."""
     wanted: int = 0
-    """Seeds asked for; shown when fewer are there."""
+    """Number of seeds asked for; shown if there are fewer runs."""
     digits: int = 2
-    """Decimals that are shown."""
+    """Number of decimals shown."""
 
     def __post_init__(self) -> None:
         for value in (self.mean, self.std, self.paper):
@@ -51,19 +51,19 @@ class Figure:
         wanted: int = 0,
         digits: int = 2,
     ) -> "Figure":
-        """The figure of several runs' values."""
+        """Return the figure of the values of several runs."""
         mean = fmean(values) if values else None
         std = stdev(values) if len(values) > 1 else None
         return cls(mean, std, len(values), paper, slip, wanted, digits)
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's, where both are there."""
+        """Our mean minus the paper's figure; None if either is missing."""
         return None if self.mean is None or self.paper is None else self.mean - self.paper
 
     @property
     def printed(self) -> float | None:
-        """The mean as far as a reader sees it; two figures are equal when these are."""
+        """The mean as rounded for print; two figures with equal ones count as equal."""
         return None if self.mean is None else _rounded(self.mean, self.digits)
 
     @property
@@ -75,7 +75,7 @@ class Figure:
 
     @property
     def beside(self) -> str:
-        """What stands in brackets, like `2 of 3 seeds; paper 44.90, +1.20`; empty for nothing."""
+        """The text in brackets, like `2 of 3 seeds; paper 44.90, +1.20`; empty if there is none."""
         parts = [f"{self.n} of {self.wanted} seeds"] if self.mean is not None and self.n < self.wanted else []
         if self.paper is not None:
             gap = "" if self.difference is None else f", {_rounded(self.difference, self.digits):+,.{self.digits}f}"
@@ -83,7 +83,7 @@ class Figure:
         return "; ".join(parts)
 
     def shown(self) -> str:
-        """The whole figure as text; a question mark follows what the paper has wrong."""
+        """Return the whole figure as text; a question mark follows a wrong figure of the paper."""
         return f"{self.ours} ({self.beside})" if self.beside else self.ours
 
     def _text(self, value: float) -> str:
@@ -91,16 +91,16 @@ class Figure:
 
 
 def _rounded(value: float, digits: int) -> float:
-    """As it prints; adding zero turns -0.0 into 0.0."""
+    """Round as in print; adding zero turns -0.0 into 0.0."""
     return float(f"{value:.{digits}f}") + 0.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table: words, or a figure."""
+    """One entry of a table: text or a figure."""
 
     text: str
-    """Not read where there is a figure."""
+    """Text of the cell; not used if there is a figure."""
     best: bool = False
     second: bool = False
     mark: str = ""
@@ -112,22 +112,22 @@ class Cell:
 
     @classmethod
     def of(cls, figure: Figure, *, best: bool = False, second: bool = False, mark: str = "") -> "Cell":
-        """The cell of a figure."""
+        """Return the cell of a figure."""
         return cls(figure.shown(), best, second, mark, figure)
 
     @property
     def main(self) -> str:
-        """What is set in bold where it is best: the words, or our figure."""
+        """The part that is bold if best: the text, or our figure."""
         return self.text if self.figure is None else self.figure.ours
 
     @property
     def beside(self) -> str:
-        """What follows in brackets."""
+        """The text that follows in brackets."""
         return "" if self.figure is None else self.figure.beside
 
     @property
     def shown(self) -> str:
-        """All of it as plain text."""
+        """The whole cell as plain text."""
         return f"{self.main}{self.mark}" + (f" ({self.beside})" if self.beside else "")
 
 
@@ -140,15 +140,15 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
     words: int = 3
-    """How many of the first columns hold words; the others are numbers, set flush right."""
+    """Number of leading columns with text; the others are numbers, aligned right."""
     id: str = ""
     """The stem of its files, like `thesis-2.4`."""
     breaks: tuple[int, ...] = ()
-    """Rows before which a rule is drawn."""
+    """Indices of rows before which a rule is drawn."""
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
     command: str = ""
-    """What runs its rows, where people read it: LaTeX and CSV leave it out."""
+    """Command that runs its rows; left out in LaTeX and CSV."""
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows):
@@ -161,21 +161,21 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """The title as a sentence, for captions that go on after it."""
+        """The title as a sentence, to begin a caption with."""
         return self.title if self.title.endswith((".", "!", "?", ":")) else f"{self.title}."
 
     @property
     def anchor(self) -> str:
-        """The id, or the title, as a name that every form of document takes."""
+        """The id, or else the title, with only letters, digits, dots and dashes, to link to."""
         return re.sub(r"[^A-Za-z0-9.-]+", "-", self.id or self.title).strip("-")
 
     @property
     def stacked(self) -> bool:
-        """Whether a cell has something beside it, which LaTeX sets below."""
+        """Whether a cell has text in brackets, which LaTeX sets on a second line."""
         return any(cell.beside for row in self.rows for cell in row)
 
     def parts(self, lines: int) -> list["Table"]:
-        """The table in pieces of about so many lines, for pages; a cell with something beside it takes two."""
+        """Split the table into parts of about `lines` lines; a row with text in brackets takes two."""
         starts, used = [0], 0
         for number, row in enumerate(self.rows):
             height = 2 if any(cell.beside for cell in row) else 1
@@ -189,7 +189,7 @@ class Table:
         ]
 
     def groups(self) -> list[tuple[tuple[Cell, ...], ...]]:
-        """The rows between rules, in order; no group is empty unless the table is."""
+        """Return the rows between rules, in order; no group is empty unless the table is."""
         cuts = sorted({0, len(self.rows), *(cut for cut in self.breaks if 0 < cut < len(self.rows))})
         return [self.rows[start:stop] for start, stop in pairwise(cuts)]
 
@@ -199,10 +199,10 @@ Direction = Literal["up", "down"]
 
 
 def marked(column: Sequence[Figure | None], direction: Direction = "up") -> tuple[list[bool], list[bool]]:
-    """Flags of the best and of the second best figures of a column; what was not measured is neither.
+    """Return flags of the best and of the second best figures of a column; what was not measured is neither.
 
     Args:
-        column: One figure a row; None for a row that has none.
+        column: One figure per row; None for a row without one.
         direction: `up` where larger is better.
     """
     printed = [None if figure is None else figure.printed for figure in column]
@@ -214,10 +214,10 @@ def marked(column: Sequence[Figure | None], direction: Direction = "up") -> tupl
 
 
 def column_cells(figures: Sequence[Figure | None], direction: Direction | None = "up") -> list[Cell]:
-    """The cells of a column, its best and second best flagged; empty where a row has no figure.
+    """Return the cells of a column, its best and second best flagged; empty where a row has no figure.
 
     Args:
-        figures: One a row.
+        figures: One per row.
         direction: None where neither large nor small figures are better.
     """
     best, second = marked(figures, direction) if direction else ([False] * len(figures),) * 2

@@ -1,4 +1,4 @@
-"""Claims of the papers as tests over runs.
+"""Test claims of the papers on runs.
 
     claims.yaml -> rows of tables -> paired tests on test rows, Holm's correction within a claim -> verdict
 
@@ -29,30 +29,30 @@ from harness.settings.published import MATRIX, published_table, table_paths
 from harness.settings.schema import Settings
 
 TRANSFORMER = "minilm"
-"""The table of a few methods with a transformer as their encoder."""
+"""Name of the table of a few methods with a transformer as their encoder."""
 CLAIMS = Path(__file__).with_name("claims.yaml")
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 TIMES = {"processor_seconds": "training, CPU s", "seconds": "training s"}
-"""What a training cost, by the name in its record: what other work on the machine changes least first."""
+"""Names of training times by key of the record; first the one that other load on the machine changes least."""
 NAMED = re.compile(r"\{([^{}]*)\}")
-"""A run, by its id."""
+"""A run named in a text, `{run id}`."""
 
 
 class Test(Settings):
-    """Two rows, and in what one should be above the other."""
+    """Two rows of a table, and the metrics or the time in which one should be ahead of the other."""
 
     table: str
     ahead: str
     behind: str
     metrics: list[str] = Field(default=[])
     cheaper: float | None = Field(default=None, gt=0, le=1)
-    """Largest share of the other's training time."""
+    """Largest training time of `ahead`, as a share of that of `behind`; None to compare no time."""
     margin: float = Field(default=0.0, ge=0)
-    """Percent by which it may be behind: the claim is that it is not worse by more."""
+    """Percentage points that `ahead` may be behind: the claim is that it is not worse by more."""
     datasets: list[str] = Field(default=[])
-    """Where the claim is made; empty for everywhere."""
+    """Datasets that the claim is about; empty for all."""
     pair: str = ""
-    """What tells it from the other tests of the claim, in a word."""
+    """Short name that tells it from the other tests of its claim; may be empty for all of them."""
 
     @model_validator(mode="after")
     def _tests_something(self) -> "Test":
@@ -64,7 +64,7 @@ class Test(Settings):
 
 
 class Claim(Settings):
-    """A sentence of a paper."""
+    """A claim of a paper, with its tests."""
 
     claim: str
     source: str
@@ -81,7 +81,7 @@ class Claim(Settings):
 
 
 class Claims(Settings):
-    """The whole file."""
+    """The content of claims.yaml."""
 
     claims: list[Claim] = Field(min_length=1)
     accounts: dict[str, str] = Field(default={})
@@ -92,13 +92,13 @@ class Claims(Settings):
 
 
 def read_claims(path: Path = CLAIMS) -> Claims:
-    """All claims and accounts; a fault in the file is a `UserError`."""
+    """Read all claims and accounts; raises `UserError` on a fault in the file."""
     return read_model(path, Claims)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One test in one metric on one dataset."""
+    """Result of one test in one metric or time on one dataset."""
 
     dataset: str
     ahead: RowResult
@@ -107,23 +107,23 @@ class Outcome:
     """A metric, or one of `TIMES`."""
     values: tuple[float, float]
     p: float | None
-    """Corrected within the claim; None for times, which are compared as they are."""
+    """p value, corrected within the claim; None for times, which are compared without a test."""
     sign: int
-    """1: as claimed; -1: the reverse; 0: not told from chance."""
+    """1: as claimed; -1: the reverse; 0: not significant."""
     margin: float = 0.0
     pair: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, and what the runs say."""
+    """A claim with the results of its tests."""
 
     claim: Claim
     outcomes: tuple[Outcome, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """For or against: where no decided test says otherwise, and no fewer are decided than are not."""
+        """Verdict on the claim: decided if all decided tests agree and are no fewer than the undecided ones."""
         if not self.outcomes:
             return "not run"
         count = Counter(one.sign for one in self.outcomes)
@@ -133,12 +133,12 @@ class Finding:
 
     @property
     def why(self) -> str:
-        """The explanation, while it is one of this verdict."""
+        """The explanation of the verdict; empty if it was written for another verdict."""
         return self.claim.why if self.claim.explains == self.verdict else ""
 
 
 class Findings:
-    """All claims against one body of results."""
+    """All claims tested on the same results."""
 
     def __init__(self, results: Results, claims: Sequence[Claim] | None = None) -> None:
         self.results = results
@@ -149,35 +149,35 @@ class Findings:
 
     @cached_property
     def all(self) -> list[Finding]:
-        """In the order of the claims."""
+        """The finding of every claim, in their order."""
         return [self._finding(claim) for claim in self._claims]
 
     @property
     def outcomes(self) -> Iterator[Outcome]:
-        """Of all claims."""
+        """Outcomes of the tests of all claims."""
         return (outcome for one in self.all for outcome in one.outcomes)
 
     @property
     def records(self) -> Iterator[RunRecord]:
-        """Those that tests were made with, some of them several times."""
+        """Records that tests were made with, some of them several times."""
         return (record for one in self.outcomes for row in (one.ahead, one.behind) for record in row.records)
 
     @property
     def matrix(self) -> list[TableResult]:
-        """Every method with the frugal encoder; empty if it was not run."""
+        """The table of every method with the encoder `static`, on each dataset; empty if it was not run."""
         return self.own(MATRIX)
 
     @property
     def compared(self) -> list[TableResult]:
-        """The matrix, and the few methods with a transformer."""
+        """The matrix, then the table of a few methods with a transformer."""
         return [*self.matrix, *self.own(TRANSFORMER)]
 
     def own(self, name: str) -> list[TableResult]:
-        """A table of ours on every dataset that it was tuned for, where methods can be compared."""
+        """Return a table of ours on every dataset that it was tuned for and has two or more runs on."""
         return [table for table in self.tables(name) if table.own and table.measured > 1]
 
     def tables(self, name: str) -> list[TableResult]:
-        """A published table on every dataset with runs of it; each is looked for once."""
+        """Return a published table on every dataset with runs of it; cached by name."""
         if name not in self._tables:
             known = table_results(self.results.records, published_table(name)) if name in table_paths() else []
             self._tables[name] = [table for table in known if table.records]
@@ -215,15 +215,15 @@ class Findings:
 
 
 def row_of(table: TableResult, stem: str) -> RowResult | None:
-    """The row of that name, if it was run."""
+    """Return the row of that name; None if it was not run."""
     found = (row for row in table.rows if row.records and any(one.stem == stem for one in row.declared))
     return next(found, None)
 
 
 def _costs(ahead: RowResult, behind: RowResult, share: float) -> Outcome | None:
-    """Compares trainings on the kind of machine on which both were run most often; None if there is none.
+    """Compare training times on the machine type that ran both most often; None if there is none.
 
-    Two runs that do not say on which processor may have had different ones.
+    Runs whose record has no processor are left out, as they may have had different ones.
     """
     known = [Counter(machine_of(one) for one in row.records if one.environment.get("cpu")) for row in (ahead, behind)]
     often = known[0] & known[1]
@@ -235,7 +235,7 @@ def _costs(ahead: RowResult, behind: RowResult, share: float) -> Outcome | None:
     ahead, behind = (
         replace(row, records=tuple(one for one in row.records if machine_of(one) == machine)) for row in (ahead, behind)
     )
-    # beside a GPU the processor only waits
+    # with a GPU, processor time says little: the processor mostly waits
     on_cpu = all(one.environment.get("device") == "cpu" for one in (*ahead.records, *behind.records))
     for key in TIMES if on_cpu else ("seconds",):
         spent = [[trained(one, key) or 0.0 for one in row.records] for row in (ahead, behind)]
@@ -253,7 +253,7 @@ _WORDS = {1: "as claimed", -1: "the reverse", 0: "undecided"}
 
 
 def summary(findings: Sequence[Finding]) -> Table:
-    """A row a claim, with what its tests measured on every dataset."""
+    """Return a table with a row per claim and what its tests measured on every dataset."""
     datasets = sorted({outcome.dataset for one in findings for outcome in one.outcomes})
     rows = [
         (
@@ -275,7 +275,7 @@ def summary(findings: Sequence[Finding]) -> Table:
 
 
 def _differences(finding: Finding, dataset: str) -> str:
-    """By metric: the difference of every pair, marked where a test tells it from chance."""
+    """Format the difference of every pair by metric, marked if it is significant."""
     found: dict[str, list[str]] = {}
     for one in finding.outcomes:
         if one.dataset == dataset:
@@ -286,7 +286,7 @@ def _differences(finding: Finding, dataset: str) -> str:
 
 
 def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) -> Table:
-    """Every test, or those on some datasets."""
+    """Return a table of every test, or of those on `datasets`."""
     rows: list[tuple[Cell, ...]] = []
     breaks = []
     for finding in findings:

@@ -1,12 +1,12 @@
-"""From a workspace into a folder of reports: what reports are made from, small enough to keep beside them.
+"""Collect the results of a workspace into a folder of reports, small enough to be committed with these.
 
-    run folders            -> results/<dataset>.parquet     finished test runs, no trials
+    run folders            -> results/<dataset>.parquet     finished runs on test rows, no trials
     studies/<name>/        -> results/studies.json
     prepared datasets      -> results/neighbours.json       label ids, no texts
 
 `harness.report.results` describes the files and reads them back. What earlier versions kept (`harness.report.earlier`)
 is converted, and those files are removed. A file that has its content already is not touched. What is damaged is left
-out with a sentence, so that the rest can be kept.
+out and reported, so that the rest can be kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +49,7 @@ _ENDED = ("COMPLETE", "PRUNED", "FAIL")
 
 @dataclass(frozen=True)
 class Collected:
-    """What was found, and what it changed."""
+    """How much was found, and which files it changed."""
 
     runs: int
     studies: int
@@ -57,19 +57,19 @@ class Collected:
     written: tuple[Path, ...]
     """Files that are new or have new content."""
     left_out: tuple[str, ...]
-    """A sentence for everything that was not taken, and why."""
+    """Sentences that say what was left out and why."""
 
 
 def collect(runs: list[Path], studies: Path | None, datasets: list[str], out: Path) -> Collected:
     """Add results to a folder of reports, and convert those of earlier versions in it.
 
     Args:
-        runs: Folders of run folders, or run folders.
-        studies: A folder of studies; None for none.
-        datasets: Names of those whose label neighbours are wanted; they must be prepared on this machine.
-        out: The folder of reports; made if it is not there.
+        runs: Run folders, or folders of these.
+        studies: Folder of studies; None to collect none.
+        datasets: Names of datasets whose label neighbours are wanted; these must be prepared on this machine.
+        out: Folder of reports; made if it does not exist.
     """
-    with locked(out / RESULTS / "collect"):  # the files are read, then written: two at once would lose one side
+    with locked(out / RESULTS / "collect"):  # of two writers at once, one would lose its changes
         return _collect(runs, studies, datasets, out)
 
 
@@ -95,7 +95,7 @@ def _collect(runs: list[Path], studies: Path | None, datasets: list[str], out: P
         if stored is None or (scores and not stored[1] and stored[0] == record):
             kept[record.run_id] = record, scores
             changed.add(stored_file(out / RESULTS, record))
-        if scores and kept[record.run_id][1]:  # else the only copy of its scores would be removed
+        if scores and kept[record.run_id][1]:  # else the only copy of the run's scores would be removed
             converted.add(record.run_id)
     changed |= _add_runs(kept, found, out / RESULTS, left_out)
     by_file: dict[Path, list[tuple[RunRecord, Scores]]] = {}
@@ -111,7 +111,7 @@ def _collect(runs: list[Path], studies: Path | None, datasets: list[str], out: P
 
 
 def keep_study(folder: Path, out: Path) -> list[Path]:
-    """Add one study, as far as its trials have ended; the file, if it has new content."""
+    """Add the ended trials of one study; returns the file if it has new content."""
     study = read_study(folder / "study.json")
     if not study.trials:
         return []
@@ -121,7 +121,7 @@ def keep_study(folder: Path, out: Path) -> list[Path]:
 
 
 def _write(path: Path, content: bytes) -> list[Path]:
-    """Write a file unless it has this content; its path, if it was written."""
+    """Write a file unless it has this content; returns its path if it was written."""
     if path.is_file() and path.read_bytes() == content:
         return []
     write_bytes(path, content)
@@ -140,9 +140,9 @@ def _scores(
     *,
     required: bool = True,
 ) -> Scores:
-    """The per-row scores that `read` finds in a place; none, with a sentence, if they are damaged or not there.
+    """Return per-row scores that `read` finds; if they are damaged or missing, none, and a sentence in `left_out`.
 
-    Unless they are required, nothing is said of those that are not there.
+    Missing scores are reported only if `required`.
     """
     try:
         return read(place, record)
@@ -175,7 +175,7 @@ def _equal(one: Scores, other: Scores) -> bool:
 
 
 def _found_runs(folders: Iterable[Path], left_out: list[str]) -> Iterator[tuple[Path, RunRecord]]:
-    """Finished test runs with their folders, by run id, each once."""
+    """Yield finished runs on test rows with their folders, by run id, each once."""
     places = {place.absolute() for folder in folders for place in (folder, *folder.glob("*/"))}
     seen: set[str] = set()
     for place in sorted(
@@ -200,7 +200,7 @@ def _found_runs(folders: Iterable[Path], left_out: list[str]) -> Iterator[tuple[
 
 
 def _found_studies(folder: Path, left_out: list[str]) -> Iterator[Study]:
-    """All studies in a folder of them that have an ended trial, by name."""
+    """Yield the studies in a folder that have an ended trial, by name."""
     for path in sorted(folder.glob("*/study.json")):
         name = path.parent.name
         try:
@@ -215,7 +215,7 @@ def _found_studies(folder: Path, left_out: list[str]) -> Iterator[Study]:
 
 
 def read_study(path: Path) -> Study:
-    """A study from the study.json of a sweep; its trials are numbered by slot, as `best` names them.
+    """Read a study from the study.json of a sweep; its trials are numbered by slot, as in `best`.
 
     Raises:
         DataError: It is not the file that a sweep writes.
@@ -251,7 +251,7 @@ def read_study(path: Path) -> Study:
 
 
 def _shared(config: dict[str, Any], space: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The settings of a sweep that decide its outcome, without those that it searched and its validation rows."""
+    """Return settings of a sweep that decide its outcome, without those it searched and its validation split."""
     searched = {key for name, given in space.items() for key in given.get("knobs") or [name]}
     drawn = searched | {f"params.{key}" for key in searched}
     return {
@@ -271,7 +271,7 @@ def _trial(row: dict[str, Any], objectives: list[str]) -> Trial:
 
 
 def _neighbours(name: str, records: list[RunRecord], left_out: list[str]) -> Neighbours | None:
-    """The label neighbours of a dataset; None if it is not prepared here."""
+    """Return the label neighbours of a dataset; None if it is not prepared on this machine."""
     try:
         folder = _prepared(checked_name("dataset", name), records)
     except UserError as error:
@@ -288,7 +288,7 @@ def _neighbours(name: str, records: list[RunRecord], left_out: list[str]) -> Nei
 
 
 def _prepared(name: str, records: list[RunRecord]) -> Path | None:
-    """The prepared folder of a dataset, nothing is built; of several that of the newest run, then the last by name."""
+    """Return the prepared folder of a dataset, if any; of several that of the newest run, else the last by name."""
     folders = prepared_folders(name)
     measured = sorted((record for record in records if record.dataset.get("name") == name), key=lambda run: run.started)
     for record in reversed(measured):

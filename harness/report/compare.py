@@ -1,9 +1,9 @@
-"""Which differences between runs are more than chance: the one paired test, and `harness report --compare`.
+"""Which differences between runs are significant: the paired test of all reports, and `harness report --compare`.
 
 d_i is the difference of two methods' scores of test row i, of M rows; a row's score is its mean over seeds, so the mean
 over rows is the mean of the reported metrics.
 
-    p          both methods alike, each d_i is as likely as -d_i, so sum d_i has mean 0 and variance sum d_i^2. With
+    p          if both are equally good, d_i is as likely as -d_i: sum d_i has mean 0 and variance sum d_i^2. With
                many rows that sum is normal: p = erfc(|sum d| / sqrt(2 sum d^2)). With few, signs are drawn:
                (1 + #{|sum s_i d_i| >= |sum d_i|}) / (1 + draws)
     Holm       the i-th smallest of m p values times m - i + 1, never below the one before it, at most 1
@@ -47,29 +47,29 @@ from harness.runs.record import RunRecord, is_trial, read_record
 from harness.settings.identity import varying
 
 LEVEL = 0.05
-"""What is decided is decided at this level; intervals cover one minus it."""
+"""Significance level; intervals cover one minus it."""
 DEFAULT_RESAMPLES = 10_000
 FEWEST_RESAMPLES = 100
 MANY_DIFFERENCES = 200
-"""Rows that differ from which on their sum is taken for normal."""
+"""From this number of differing rows on, their sum counts as normally distributed."""
 _SAME = 1e-6
-"""Scores are stored as float32; a difference below this share of them counts as zero."""
+"""Relative difference below which scores, stored as float32, count as equal."""
 MANY_ROWS = 4096
-"""Rows above which the interval is taken for that of a normal mean."""
+"""Above this number of rows the interval is that of a normal mean."""
 BLOCK_NUMBERS = 2**20
-"""Random numbers held at a time."""
+"""Random numbers in memory at a time."""
 
 
 def bootstrap_interval(
     difference: Floats, ideal: Floats | None = None, *, resamples: int = DEFAULT_RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """The interval of the mean difference, or of the difference of two ratios with a common denominator.
+    """Return the interval of the mean difference, or of the difference of two ratios with a common denominator.
 
     Args:
         difference: Differences of the two scores of each row, [M].
         ideal: The largest score of each row, [M], of mean 100, where the metric is a ratio of averages.
         resamples: Number of draws.
-        seed: Same seed, same interval.
+        seed: Seed of the draws; the same seed gives the same interval.
     """
     rows = len(difference)
     if rows > MANY_ROWS:
@@ -88,7 +88,7 @@ def bootstrap_interval(
 
 
 def _normal_interval(difference: Floats, ideal: Floats | None) -> tuple[float, float]:
-    """Its limit for many rows, from [M] differences and ideals."""
+    """Return the normal limit of the interval, from [M] differences and ideals."""
     centre = float(difference.mean())
     residuals = difference
     if ideal is not None:
@@ -100,15 +100,15 @@ def _normal_interval(difference: Floats, ideal: Floats | None) -> tuple[float, f
 
 
 def p_value(difference: Floats, *, resamples: int = DEFAULT_RESAMPLES, seed: int = 0) -> float:
-    """Two-sided p value of the sign-flip test on the mean of `difference` [M]; 1 if all are zero.
+    """Return the two-sided p value of the sign-flip test on the mean of `difference` [M]; 1 if all are zero.
 
     Exchanging the two methods in a row flips the sign of its difference. A denominator that both share is not touched,
     so for a ratio of averages the test on the numerators is the test on the ratio.
 
     Args:
-        difference: Of the two scores of each row, [M].
+        difference: Differences of the two scores of each row, [M].
         resamples: Number of draws where few rows differ.
-        seed: Of these draws.
+        seed: Seed of these draws.
     """
     sizes = np.abs(difference[difference != 0])
     if not len(sizes):
@@ -126,7 +126,7 @@ def p_value(difference: Floats, *, resamples: int = DEFAULT_RESAMPLES, seed: int
 
 
 def _in_blocks(draw: Callable[[np.random.Generator, int], Floats], rows: int, resamples: int, seed: int) -> Floats:
-    """A statistic of every draw, [resamples]; `draw` makes some of them, with a random number for each of the rows."""
+    """Return a statistic of every draw, [resamples]; `draw` makes a block of them, with a random number per row."""
     generator = np.random.default_rng(seed)
     block = max(1, BLOCK_NUMBERS // rows)
     sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
@@ -134,7 +134,7 @@ def _in_blocks(draw: Callable[[np.random.Generator, int], Floats], rows: int, re
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """The p values of one family, corrected for their number; in the order given."""
+    """Return the p values of one family after Holm's correction, in the order given."""
     corrected, least = [0.0] * len(values), 0.0
     for place, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
         least = max(least, min(1.0, values[index] * (len(values) - place)))
@@ -143,13 +143,13 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def ahead_of(scores: Floats, reference: Floats) -> Floats:
-    """By how much each row [M] is ahead; scores that differ by rounding alone are a tie."""
+    """Return by how much `scores` is ahead in each row, [M]; 0 where they differ by rounding alone."""
     ahead: Floats = scores - reference
     ahead[np.abs(ahead) <= _SAME * np.maximum(np.abs(scores), np.abs(reference))] = 0.0
     return ahead
 
 
-# -- who is compared: names as typed -> the runs they stand for
+# -- what is compared: names as typed -> the runs they stand for
 
 NEWEST = "last"
 _LIST = "`python -m harness ls runs` lists what there is"
@@ -157,10 +157,10 @@ _LIST = "`python -m harness ls runs` lists what there is"
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, and where its per-row scores are."""
+    """A finished run, and the folder with its per-row scores."""
 
     folder: Path
-    """Its own folder, or the one of the Parquet file that it is in."""
+    """The run's own folder, or that of the Parquet file that it is in."""
     record: RunRecord
 
     @property
@@ -170,7 +170,7 @@ class Run:
         return self.record.per_row if own else list(kept_columns(self.record))
 
     def scores(self, scorer: str | None, metric: str) -> Floats:
-        """The scores of all test rows in one metric, percent, [M]."""
+        """Return the scores of all test rows in one metric, percent, [M]."""
         found = Results((), folders=(self.folder,)).rows(self.record, scorer, metric)
         if found is None:
             whose = f" of {scorer!r}" if scorer else ""
@@ -180,31 +180,31 @@ class Run:
 
 @dataclass(frozen=True)
 class Contender:
-    """What is compared: one run, or the runs of one method with one setting and several seeds."""
+    """One side of a comparison: one run, or the runs of one method with the same settings and several seeds."""
 
     name: str
     runs: tuple[Run, ...]
     scorer: str | None = None
-    """Which of its scorers; None for the one that a run reports as its own."""
+    """Name of the scorer; None for the one that a run reports as its own."""
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds of its runs, in their order."""
+        """Seeds of the runs, in their order."""
         return [run.record.config["seed"] for run in self.runs]
 
     def reported(self, metric: str) -> list[float]:
-        """The metric as every run reports it."""
+        """Return the metric as each run reports it."""
         return [value(run.record, metric, self.scorer) or 0.0 for run in self.runs]
 
     def scores(self, metric: str) -> Floats:
-        """The mean over seeds of every row's score, [M]."""
+        """Return the mean over seeds of every test row's score, [M]."""
         found = [run.scores(self.scorer, metric) for run in self.runs]
         _require_equal_lengths({run.record.run_id: len(rows) for run, rows in zip(self.runs, found, strict=True)})
         return np.asarray(np.mean(found, axis=0))
 
 
 def split_names(words: Iterable[str]) -> list[str]:
-    """The names in the words of a command line: `A B`, `A,B` and mixtures; commas inside brackets or a path stay."""
+    """Split words of a command line into names: `A B`, `A,B` and mixtures; commas in brackets or paths stay."""
     names: list[str] = []
     for word in words:
         names += [word] if is_folder(word) else re.split(r",(?![^\[]*\])", word)
@@ -212,12 +212,12 @@ def split_names(words: Iterable[str]) -> list[str]:
 
 
 def find_contenders(names: list[str], folders: list[Path], dataset: str | None = None) -> list[Contender]:
-    """The runs of every name, in the order given.
+    """Return the contender of every name, in the order given.
 
     Args:
-        names: As typed; at least two.
+        names: Runs or methods as typed; at least two.
         folders: Folders of run folders or of Parquet files.
-        dataset: Whose runs a method stands for, where it was run on several.
+        dataset: Dataset of the runs, needed if a method was run on several.
     """
     if len(names) < 2:
         raise UserError(f"comparing takes two or more runs or methods, not {len(names)}: --compare A B; {_LIST}")
@@ -240,14 +240,14 @@ def find_contenders(names: list[str], folders: list[Path], dataset: str | None =
 
 
 class _Found:
-    """The records below the folders of runs, and what a name means among them."""
+    """Finds the runs that a name stands for in folders of runs."""
 
     def __init__(self, folders: list[Path], records: list[RunRecord]) -> None:
         self.folders = folders
         self.records = records
 
     def run(self, name: str, dataset: str | None) -> Run | None:
-        """The run that a name stands for, if it is not the name of a method."""
+        """Return the run that a name stands for; None if it may be the name of a method."""
         if name == NEWEST:
             usable = [one for one in self.records if not _fault(one) and dataset in (None, one.dataset["name"])]
             if not usable:
@@ -261,7 +261,7 @@ class _Found:
         return next((self._placed(record) for record in self.records if record.run_id == name), None)
 
     def of_method(self, name: str, dataset: str | None) -> list[RunRecord]:
-        """The usable records of a method, narrowed by `:key=value` and `:scorer`."""
+        """Return the usable records of a method, narrowed by `:key=value` and `:scorer`."""
         method, *choices = name.split(":")
         known = [record for record in self.records if record.config["method"] == method]
         if not known:
@@ -293,7 +293,7 @@ class _Found:
         return usable
 
     def one_setting(self, name: str, records: list[RunRecord], dataset: str) -> tuple[Run, ...]:
-        """The newest run of every seed; refused if the settings of the runs are not the same."""
+        """Return the newest run of every seed; raises `UserError` if the runs differ in their settings."""
         records = [record for record in records if record.dataset["name"] == dataset]
         keys = varying(map(_metadata, records))
         groups: dict[str, RunRecord] = {}
@@ -323,7 +323,7 @@ class _Found:
 
 
 def _finished(folder: Path) -> Run:
-    """The run of a folder; refused if it has no numbers of test rows."""
+    """Return the run of a folder; raises `UserError` if it was not measured on test rows."""
     if not (folder / "record.json").is_file():
         raise UserError(
             f"run {folder.name} is unfinished: it is still running, or it was killed; "
@@ -336,7 +336,7 @@ def _finished(folder: Path) -> Run:
 
 
 def _fault(record: RunRecord) -> str:
-    """Why a run cannot be compared; empty if it can."""
+    """Return why a run cannot be compared; empty if it can."""
     if record.status != "finished":
         return f"run {record.run_id} did not finish: {record.status}{f' ({record.error})' if record.error else ''}"
     if is_trial(record.config):
@@ -345,7 +345,7 @@ def _fault(record: RunRecord) -> str:
 
 
 def _metadata(record: RunRecord) -> dict[str, str]:
-    """What must be the same in all runs of one contender, as text; the seed may differ."""
+    """Return what all runs of a contender must have in common, as text; the seed may differ."""
     data, encoder = record.dataset, record.config["encoder"]
     settings = json.loads(settings_of(record.config))
     metadata = {key.removeprefix("params."): str(value) for key, value in settings.items()}
@@ -357,7 +357,7 @@ def _metadata(record: RunRecord) -> dict[str, str]:
 
 
 def _one_dataset(of_runs: list[str], of_methods: dict[str, list[RunRecord]]) -> str:
-    """The dataset of the runs that are named, or else the only one that all methods share."""
+    """Return the dataset of the named runs, or else the only one that all methods were run on."""
     sets = {name: {record.dataset["name"] for record in records} for name, records in of_methods.items()}
     shared = of_runs[:1] or sorted(set.intersection(*sets.values()))
     if len(shared) > 1:
@@ -383,7 +383,7 @@ RATIOS = ("PSP", "PSnDCG")
 
 
 def ideal_scores(run: Run, names: Sequence[str]) -> dict[str, Floats]:
-    """The oracle's score of every test row, [M] of mean 100, in those of `names` that are ratios of averages.
+    """Return the oracle's score of every test row, [M] of mean 100, in those of `names` that are ratios of averages.
 
     They need the prepared data of the run. It is looked for in the workspace by its digest, and never built for this;
     where it is not there, the result is empty.
@@ -412,19 +412,19 @@ def ideal_scores(run: Run, names: Sequence[str]) -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One contender against the reference in one metric; percent."""
+    """Result of one contender against the reference in one metric, in percent."""
 
     name: str
     metric: str
     difference: float
-    """Of the reported metrics, positive where the contender is ahead."""
+    """Difference of the reported metrics, positive if the contender is ahead."""
     low: float
     high: float
     p: float
     holm: float
-    """p corrected for the number of contenders."""
+    """p after Holm's correction over the contenders."""
     won: int
-    """Rows in which the contender is ahead."""
+    """Number of rows in which the contender is ahead."""
     lost: int
     tied: int
 
@@ -436,22 +436,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything a comparison found."""
+    """Result of a comparison."""
 
     contenders: tuple[Contender, ...]
     metrics: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
-    """By metric, then by contender, both in the order given."""
+    """Outcomes by metric, then by contender, both in the order given."""
     rows: int
     resamples: int
     seed: int
     fixed: tuple[str, ...]
     """Metrics whose denominator was held fixed, because the prepared data is not at hand."""
     mixed: tuple[str, ...]
-    """What differs between the contenders and should not."""
+    """What differs between the runs though it should not, such as the data."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the comparison as plain values for `--json`."""
         data = self.contenders[0].runs[0].record.dataset
         return {
             "dataset": data["name"],
@@ -478,7 +478,7 @@ class Comparison:
         }
 
     def as_table(self) -> Table:
-        """For people: the reference first, then every other contender, metric by metric."""
+        """Return the comparison as a table: per metric the reference, then every other contender."""
         found = {(outcome.metric, outcome.name): outcome for outcome in self.outcomes}
         rows = [
             _row(contender, metric, found.get((metric, contender.name)))
@@ -517,13 +517,13 @@ def compare(
     seed: int = 0,
     allow_mixed: bool = False,
 ) -> Comparison:
-    """Every contender against the first, in every metric.
+    """Compare every contender with the first, in every metric.
 
     Args:
         contenders: From `find_contenders`, the reference first.
         wanted: Metrics; `ROWS`, as far as all runs have them, if left out.
-        resamples: Draws of the bootstrap and of the permutation test.
-        seed: Same seed, same result.
+        resamples: Number of draws of the bootstrap and of the sign-flip test.
+        seed: Seed of the draws; the same seed gives the same result.
         allow_mixed: Also compare runs that differ in data, filter, propensity constants, metric or harness version, as
             long as their rows are equal in number.
     """
@@ -554,7 +554,7 @@ def compare(
 
 
 def _mixture(contenders: list[Contender]) -> tuple[str, ...]:
-    """What is not the same in all runs though it decides what their figures mean."""
+    """Return what differs between runs though it decides what their figures mean."""
     records = [run.record for contender in contenders for run in contender.runs]
     metadata = {
         "data": [f"{record.dataset['name']} {str(record.dataset.get('digest', ''))[:12]}" for record in records],
@@ -568,7 +568,7 @@ def _mixture(contenders: list[Contender]) -> tuple[str, ...]:
 
 
 def _metric_names(contenders: list[Contender], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The metrics asked for, or the usual ones; all of them have scores per row in every run."""
+    """Return the metrics asked for, or those of `ROWS`; all have per-row scores in every run."""
     columns = [run.columns for contender in contenders for run in contender.runs]
     common = [name for name in columns[0] if all(name in names for names in columns)]
     if not common:
@@ -586,7 +586,7 @@ def _metric_names(contenders: list[Contender], wanted: tuple[str, ...]) -> tuple
 
 
 def _require_equal_lengths(counts: dict[str, int]) -> None:
-    """Rows are paired by their place: there must be equally many."""
+    """Raise if there are not equally many rows everywhere: they are paired by index."""
     if len({*counts.values()}) > 1:
         listed = ", ".join(f"{name} has {rows:,}" for name, rows in counts.items())
         raise UserError(f"rows cannot be paired, there are not equally many: {listed}")

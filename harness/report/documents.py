@@ -1,4 +1,4 @@
-"""Every table there is, as documents: published tables on all their datasets, the comparison, the datasets."""
+"""All tables as documents: published tables on all their datasets, the comparison, and the datasets."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -27,17 +27,17 @@ _DEFAULTS = "A method that was run at its default settings is shown at these alo
 
 @dataclass(frozen=True)
 class Document:
-    """One file stem of tables: a published table on all its datasets, the comparison, or the statistics."""
+    """Tables that share a file: a published table on all its datasets, the comparison, or the statistics."""
 
     id: str
     title: str
     tables: tuple[Table, ...]
     measured: bool
-    """Whether any figure in it is ours."""
+    """Whether any figure in it was measured here."""
 
 
 def table_titles() -> dict[str, str]:
-    """Every table there is, by name, with what it compares."""
+    """Return a title for every table, by its name."""
     published = {name: table.caption for name, table in published_tables().items()}
     own = {COMPARISON: "Every method at its own settings, dataset by dataset.", TESTS: _EVERY_TEST, STATISTICS: _SIZES}
     return {**own, **published}
@@ -49,13 +49,13 @@ def documents(
     datasets: Iterable[str] | None = None,
     findings: "Findings | None" = None,
 ) -> list[Document]:
-    """Tables of the given names, or all, in the order of `table_titles`.
+    """Return the tables of the given names, or all, in the order of `table_titles`.
 
     Args:
-        results: What they are made from.
+        results: Runs and studies that they are made from.
         only: Names of tables; an unknown one raises `UserError` with the nearest one.
-        datasets: Names, where not all are wanted.
-        findings: Those of the results, if they are at hand.
+        datasets: Names of the datasets to show; None for all.
+        findings: Findings of these results, if they have been computed.
     """
     titles = table_titles()
     for name in only or ():
@@ -98,7 +98,7 @@ def _document(
 
 
 def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Of each method, encoder and dataset the runs at default settings; where there are none, all of them.
+    """Return, per method, encoder and dataset, the runs at default settings, or all runs if there are none.
 
     Runs that vary a setting are in the tables that vary it.
     """
@@ -112,7 +112,7 @@ def representative(records: Iterable[RunRecord]) -> list[RunRecord]:
 
 
 def as_dict(table: Table) -> dict[str, Any]:
-    """A table for programs: words and figures by column."""
+    """Return a table as plain values for `--json`: text and figures by column."""
     rows = []
     for cells in table.rows:
         row: dict[str, Any] = {}
@@ -124,13 +124,13 @@ def as_dict(table: Table) -> dict[str, Any]:
     return {"id": table.id, "title": table.title, **about, "rows": rows}
 
 
-# -- the comparison: methods down, metrics across
+# -- the comparison: a row per method, a column per metric
 
 _SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
 
 
 def comparison(records: list[RunRecord], dataset: str | None = None) -> list[Table]:
-    """One table per dataset: methods down, metrics across, mean over seeds, best and second best marked.
+    """Return a table per dataset: a row per method, a column per metric; mean over seeds, the best two marked.
 
     Runs whose data, filter setting, propensity constants, metric or harness version differ never share a table.
     """

@@ -1,4 +1,4 @@
-"""A folder of reports as earlier versions wrote it, for `harness report --collect` alone, which converts it.
+"""Read a folder of reports as earlier versions wrote it; only for `harness report --collect`, which converts it.
 
 runs/<run id>.json         a record
 <run id>.rows.npz     its per-row scores, a float32 array [M, number of `kept_columns`] a scorer
@@ -33,7 +33,7 @@ RUNS, STUDIES, NEIGHBOURS = "runs", "studies", "neighbours"
 
 
 def read_earlier(folder: Path) -> Results:
-    """All readable records, studies and neighbours; what is damaged is reported and left out."""
+    """Read all records, studies and neighbours; what is damaged is reported and left out."""
     studies = [one for path in sorted(folder.glob(f"{STUDIES}/*.json")) for one in read_models(path, Study)]
     neighbours = [one for path in sorted(folder.glob(f"{NEIGHBOURS}/*.json")) for one in read_models(path, Neighbours)]
     records = find_records([folder / RUNS]) if any(folder.glob(f"{RUNS}/*.json")) else []
@@ -41,7 +41,7 @@ def read_earlier(folder: Path) -> Results:
 
 
 def earlier_scores(folder: Path, record: RunRecord) -> Scores:
-    """Per-row scores of a run; none if it has no file of them. Raises `UserError` if that file is damaged."""
+    """Return per-row scores of a run, empty if it has no file of them; raises `UserError` if that file is damaged."""
     file = folder / RUNS / f"{record.run_id}.rows.npz"
     found = read_rows(file, kept_columns(record)) if file.is_file() else {}
     if found and found.keys() != {*(record.scorers or [""])}:
@@ -50,7 +50,7 @@ def earlier_scores(folder: Path, record: RunRecord) -> Scores:
 
 
 def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, Floats]]:
-    """Per-row scores by scorer and metric, [M] each, from a file that has `columns` of them."""
+    """Return per-row scores by scorer and metric, [M] each, from a file whose columns are `columns`."""
     try:
         with zipfile.ZipFile(file) as archive:
             if sum(member.file_size for member in archive.infolist()) > LARGEST_ROWS:
@@ -65,7 +65,7 @@ def read_rows(file: Path, columns: Sequence[str] = ROWS) -> dict[str, dict[str, 
 
 
 def remove_converted(folder: Path, runs: set[str], studies: set[str], neighbours: set[str]) -> None:
-    """Remove the files of what is named, and folders that are then empty."""
+    """Remove the files of the named runs, studies and datasets, and folders that are then empty."""
     for name, converted in ((RUNS, runs), (STUDIES, studies), (NEIGHBOURS, neighbours)):
         for path in (folder / name).glob("*"):
             if path.is_file() and path.name.removesuffix(".json").removesuffix(".rows.npz") in converted:

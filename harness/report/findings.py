@@ -1,4 +1,4 @@
-"""The pages of findings: which claims of the papers hold, how every method did, and where UniDEC is not first.
+"""The pages of findings: which claims of the papers hold, how good every method is, and where UniDEC is not first.
 
     records -> `Findings` -> FINDINGS.md: verdicts, every method in one table; STANDINGS.md: dataset by dataset
 
@@ -26,11 +26,11 @@ _SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5")
 
 
 def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
-    """The page as Markdown; None where the matrix was not run.
+    """Return FINDINGS.md; None if the matrix was not run.
 
     Args:
-        found: Claims and the matrix.
-        drawn: Datasets whose picture of all methods lies beside the page.
+        found: Tested claims, with the results they were tested on.
+        drawn: Datasets with a figure of all methods beside the page.
     """
     if not found.matrix:
         return None
@@ -57,7 +57,7 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
 
 
 def standings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
-    """The page as Markdown; None where the matrix was not run. The arguments are those of `findings_page`."""
+    """Return STANDINGS.md; None if the matrix was not run. The arguments are those of `findings_page`."""
     if not found.matrix:
         return None
     above = gaps(found.compared, found.results)
@@ -83,22 +83,22 @@ def standings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
 
 
 def _picture(dataset: str) -> str:
-    """All methods on one dataset, as Markdown."""
+    """Return the figure of all methods on one dataset, as a Markdown image."""
     return f"![{' and '.join(JUDGED)} of every method]({figure_stem(dataset, MATRIX)}.png)"
 
 
 def title(table: TableResult) -> str:
-    """What was compared: a dataset, and with a transformer its table."""
+    """Return the title of a comparison: its dataset, with the name of the transformer's table."""
     return f"{table.dataset}, {TRANSFORMER}" if table.declared.table == TRANSFORMER else table.dataset
 
 
 def digest_of(table: TableResult) -> str | None:
-    """Of the data that the runs of a table saw."""
+    """Return the digest of the data of a table's runs; None if there are no runs."""
     return table.records[0].dataset.get("digest") if table.records else None
 
 
 def _labels(table: TableResult) -> float:
-    """How many labels the dataset has."""
+    """Return the number of labels of the table's dataset."""
     return max(float(one.dataset.get("statistics", {}).get("labels", 0.0)) for one in table.records)
 
 
@@ -106,7 +106,7 @@ def _labels(table: TableResult) -> float:
 
 
 def _about(findings: Findings) -> dict[str, Any]:
-    """What was run, searched and is missing, for the head of the page."""
+    """Return counts of runs and trials, and what is missing, for the head of the page."""
     records = [record for table in findings.compared for record in table.records]
     digests = {table.dataset: digest_of(table) for table in findings.matrix}
     studies = [one for one in findings.results.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
@@ -128,7 +128,7 @@ def _about(findings: Findings) -> dict[str, Any]:
 
 
 def missing(findings: Findings) -> list[str]:
-    """What the matrix lacks: datasets, and rows with fewer runs than it has seeds."""
+    """Return what the matrix lacks: datasets, and rows with fewer runs than seeds."""
     there = {table.dataset: table for table in findings.matrix}
     found = []
     for dataset, seeds in published_table(MATRIX).seeds.items() if MATRIX in table_paths() else ():
@@ -140,7 +140,7 @@ def missing(findings: Findings) -> list[str]:
 
 
 def reruns(findings: Findings) -> dict[str, str]:
-    """By dataset of the matrix: what was run again, with the figures of the runs that are named."""
+    """Return the texts on repeated runs by dataset of the matrix, with figures in place of run ids."""
     there = {one.run_id: one for one in findings.results.records}
     texts = {table.dataset: findings.reruns.get(table.dataset, "") for table in findings.matrix}
     return {
@@ -151,13 +151,13 @@ def reruns(findings: Findings) -> dict[str, str]:
 
 
 def _figures(record: RunRecord) -> str:
-    """What a run measured, and its name."""
+    """Format the metrics of a run, and its id."""
     measures = ", ".join(f"{name} {record.metrics[name]:.2f}" for name in JUDGED if name in record.metrics)
     return f"{measures} (run {record.run_id})" if measures else f"run {record.run_id}"
 
 
 def _true_shares(found: Findings) -> str:
-    """How true Gandalf's soft targets are, where the data can tell; empty where it cannot."""
+    """Say how true Gandalf's soft targets are on each dataset where that is known; empty if on none."""
     known = ((table, found.results.neighbours.get(table.dataset)) for table in found.matrix)
     return ", ".join(
         f"{one.true_share:.0%} on {one.dataset}"
@@ -167,7 +167,7 @@ def _true_shares(found: Findings) -> str:
 
 
 def _commands(findings: Findings) -> dict[str, Any]:
-    """What runs everything again: tables of ours, and bench commands of the others."""
+    """Return the commands that repeat everything: names of our tables, and bench arguments for the others."""
     own = dict.fromkeys(name for name in (MATRIX, TRANSFORMER) if findings.own(name))
     tables: dict[str, set[str]] = {}
     seeds: dict[str, set[int]] = {}
@@ -191,7 +191,7 @@ def _commands(findings: Findings) -> dict[str, Any]:
 
 
 def _cells(rows: Sequence[RowResult | None], metric: str, *, wanted: int = 0, spread: bool = True) -> list[Cell]:
-    """One column: mean over seeds, best and second marked; empty for a row that was not run."""
+    """Return the cells of a column: mean over seeds, best and second marked; empty for a row that was not run."""
     figures = [None if row is None else Figure.of(measured(row, metric), wanted=wanted) for row in rows]
     return column_cells(figures if spread else [figure and replace(figure, std=None) for figure in figures])
 
@@ -202,7 +202,7 @@ def _mean(row: RowResult | None, metric: str) -> float:
 
 
 def standing(table: TableResult) -> Table:
-    """Every method on one dataset, the best first, with what repeats it and what it cost."""
+    """Return a table of every method on one dataset, the best first, with its name for `run --published` and cost."""
     rows = sorted((row for row in table.rows if row.records), key=lambda row: -_mean(row, "P@1"))
     words = [[row.label, row.declared[0].name, str(len(row.records))] for row in rows]
     scores = [_cells(rows, metric) for metric in _SHOWN]
@@ -221,15 +221,15 @@ def standing(table: TableResult) -> Table:
 
 
 def _cost(row: RowResult, key: str) -> Cell:
-    """Mean of what the trainings of a row took, where their records say."""
+    """Return the mean cost of a row's trainings; empty if no record has it."""
     cost = Figure.of([value for one in row.records if (value := trained(one, key))], digits=0)
     return Cell.of(replace(cost, std=None)) if cost.n else Cell("")
 
 
 def matrix_table(compared: Sequence[TableResult]) -> Table:
-    """All methods on all datasets in the two metrics that count, in the order of P@1 where most of them were run.
+    """Return a table of all methods on all datasets, in the order of P@1 on the dataset with most methods.
 
-    Of several such, on the one with the most labels.
+    If several have as many, on the one with the most labels.
     """
     places = [title(table) for table in compared]
     rows: dict[str, dict[str, RowResult]] = {}
@@ -257,32 +257,32 @@ def matrix_table(compared: Sequence[TableResult]) -> Table:
 # -- where UniDEC is not first
 
 _SAME_MEAN = 1e-9
-"""Percent; means that differ by less are of equal hits, added up in another order."""
+"""Means, in percent, that differ by less count as equal: rounding depends on the order of addition."""
 TRIED = "tried-"
-"""Studies that were made to find out why it is behind begin with this."""
+"""Prefix of the names of studies that look for the reason why UniDEC is behind."""
 _BINS = ("head", "torso", "tail")
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Another method that is above UniDEC, in one metric."""
+    """A method that is above UniDEC in one metric on one dataset."""
 
     where: str
     """Title of the comparison: a dataset of the matrix, or the table with a transformer."""
     metric: str
     other: RowResult
     values: tuple[float, float]
-    """UniDEC's and the other's."""
+    """Means of UniDEC and of the other method."""
     bins: tuple[float | None, ...]
-    """UniDEC's contribution minus the other's by bin of labels; they sum to the difference. None: not recorded."""
+    """UniDEC's contribution minus the other's by bin of labels, None if not recorded; they sum to the difference."""
     p: float | None
-    """Not corrected; None where rows are missing."""
+    """p value, not corrected; None if per-row scores are missing."""
 
 
 def leads(table: TableResult, metric: str) -> list[tuple[RowResult, float]]:
-    """Rows of other trainings and by how much each is above UniDEC; another scorer of the same training does not count.
+    """Return rows of other trainings, and by how much each is above UniDEC; other scorers of its own run are left out.
 
-    Empty where there is nothing to compare.
+    Empty if UniDEC was not measured.
     """
     subject = row_of(table, SUBJECT)
     if subject is None or not measured(subject, metric):
@@ -293,7 +293,7 @@ def leads(table: TableResult, metric: str) -> list[tuple[RowResult, float]]:
 
 
 def _first(matrix: Sequence[TableResult], metric: str) -> str:
-    """The datasets on which UniDEC is first, and with whom it shares that place."""
+    """Return the datasets on which UniDEC is first, and the methods that are level with it."""
     found = []
     for table in matrix:
         others = leads(table, metric)
@@ -304,7 +304,7 @@ def _first(matrix: Sequence[TableResult], metric: str) -> str:
 
 
 def gaps(compared: Sequence[TableResult], results: Results) -> list[Gap]:
-    """Every method above UniDEC."""
+    """Return every method above UniDEC, by dataset and metric."""
     found = []
     for table in compared:
         subject = row_of(table, SUBJECT)
@@ -322,7 +322,7 @@ def gaps(compared: Sequence[TableResult], results: Results) -> list[Gap]:
 def _in_bin(subject: RowResult, other: RowResult, metric: str, name: str) -> float | None:
     means = []
     for row in (subject, other):
-        own = [run for run in row.records if row.scorer in (None, own_scorer(run))]  # of its own scorer alone
+        own = [run for run in row.records if row.scorer in (None, own_scorer(run))]  # whose contributions are recorded
         found: list[Any] = [one.get(metric) for run in own for one in run.contributions if one.get("bin") == name]
         values = [float(value) for value in found if is_number(value)]
         if not values or len(values) != len(row.records):
@@ -332,7 +332,7 @@ def _in_bin(subject: RowResult, other: RowResult, metric: str, name: str) -> flo
 
 
 def gap_table(found: Sequence[Gap]) -> Table:
-    """A row for each."""
+    """Return the table of all gaps, one row each."""
     corrected = iter(holm([gap.p for gap in found if gap.p is not None]))
     rows = []
     for gap in found:
@@ -354,7 +354,7 @@ def gap_table(found: Sequence[Gap]) -> Table:
 
 
 def tried_tables(studies: Sequence[Study]) -> list[Table]:
-    """What was tried, on validation rows: the first trial of a study against its best; one table per objectives."""
+    """Return tables of what was tried: first and best trial of studies, on validation rows, by objectives."""
     rows: dict[tuple[str, ...], list[tuple[Cell, ...]]] = {}
     for study in studies:
         first, best = next((one for one in study.ended if one.number == 0), None), study.chosen

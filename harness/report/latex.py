@@ -1,4 +1,4 @@
-"""Text as LaTeX prints it; the tables around it are `templates/table.tex.j2`.
+"""Escape text for LaTeX; the tables around it are `templates/table.tex.j2`.
 
 Texts are other people's, so every character is either one that LaTeX prints as it is, a macro that prints it, or its
 code point: nothing in a name can start a macro, end an argument or stop the compiler. The fonts of a bare
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from harness.report.cells import Table
 
 _LONG = 40
-"""Characters of a column of words before its texts are broken into lines."""
+"""Characters of the longest text in a column above which its texts are broken into lines."""
 _LONG_WORD = 24
-"""Characters that certainly fit on such a line."""
+"""Characters of a word that surely fit on such a line."""
 
 _TEXT_MACROS = (
     "\\ textbackslash ~ textasciitilde ^ textasciicircum < textless > textgreater | textbar ` textasciigrave "
@@ -23,7 +23,7 @@ _TEXT_MACROS = (
     "\N{LEFT DOUBLE QUOTATION MARK} textquotedblleft \N{RIGHT DOUBLE QUOTATION MARK} textquotedblright "
     "ß ss æ ae Æ AE ø o Ø O å aa Å AA œ oe Œ OE ł l Ł L \N{LATIN SMALL LETTER DOTLESS I} i"
 )
-"""A character, then the macro that prints it; `_MATHS_MACROS` are those between dollar signs."""
+"""Pairs of a character and the macro that prints it; those of `_MATHS_MACROS` are for maths mode."""
 _MATHS_MACROS = (
     "± pm \N{MULTIPLICATION SIGN} times ÷ div · cdot ⊕ oplus \N{UNION} cup ≠ neq ≤ leq ≥ geq ≈ approx ∞ infty "
     "→ rightarrow ← leftarrow µ mu"
@@ -35,13 +35,13 @@ _GREEK = (
 
 
 def _pairs(words: str) -> Iterator[tuple[str, str]]:
-    """Every word of a text with the one after it, two by two."""
+    """Return the words of a text two by two."""
     every = iter(words.split())
     return zip(every, every, strict=True)
 
 
 def _greek(name: str) -> str:
-    """The letter that a macro is called after; Unicode spells lambda without b."""
+    """Return the Greek letter that a macro prints; Unicode spells lambda without b."""
     case = "CAPITAL" if name[0].isupper() else "SMALL"
     return unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
 
@@ -76,9 +76,9 @@ _ACCENTS = {
 
 
 def latex_text(text: str) -> str:
-    """Text that LaTeX prints as it is; a character that its fonts lack becomes `[U+1F600]`."""
+    """Escape text so that LaTeX prints it as it is; a character that its fonts lack becomes `[U+1F600]`."""
     characters = unicodedata.normalize("NFC", " ".join(text.split()))
-    # pairs of these would be joined to one sign, as -- to a dash
+    # LaTeX would join pairs of these into one sign, as -- into a dash
     return re.sub(r"([-',])(?=\1)", r"\1{}", "".join(map(_character, characters)))
 
 
@@ -95,7 +95,7 @@ def _character(character: str) -> str:
 
 
 def column_types(table: Table) -> str:
-    """Words flush left, in lines if they are many and none is longer than a line; numbers flush right."""
+    """Return LaTeX column types: text left, in lines if long and every word fits a line; numbers right."""
     types = []
     for place in range(len(table.columns)):
         texts = [row[place].main for row in table.rows]

@@ -1,4 +1,4 @@
-"""Labels that occur together, for the figure of examples: train matrix [N, L] -> `Neighbours`, a handful of labels.
+"""Find labels that occur together, for the figure of examples: train matrix [N, L] -> `Neighbours`, a few labels.
 
     share of label i among the rows of j = number of train rows with both / number of train rows of j
 
@@ -18,30 +18,30 @@ from harness.report.results import Example, Neighbour, Neighbours
 
 EXAMPLES = 6
 SHOWN = 6
-"""Neighbours kept of an example."""
+"""Neighbours kept per example."""
 _CLEAR = 0.2
-"""Share from which a neighbour counts when examples are chosen."""
+"""Smallest share of a neighbour that counts when examples are chosen."""
 _FAINT = 0.1
-"""Share at and below which a neighbour is not kept at all."""
+"""Share up to which a neighbour is not kept at all."""
 _LEAST_ROWS = 8
-"""Of an example: of fewer rows every share is a large one."""
+"""Fewest train rows of an example: with fewer, every share is large."""
 _FEWEST = 2
-"""Neighbours of an example, and different shares among them: bars of one length show nothing."""
+"""Fewest neighbours of an example, and fewest different shares among them: equal bars show nothing."""
 _FEWEST_ITEMS = 30
-"""Labels that are items themselves: of fewer a share says nothing."""
+"""Fewest labels that are items themselves: with fewer, their share means nothing."""
 _DIGITS = 4
 
 
 def find_neighbours(
     name: str, digest: str, train: csr_array, label_ids: Texts, same: csr_array | None = None
 ) -> Neighbours:
-    """Examples of labels that occur together, and whether such labels are also what the items point at.
+    """Return examples of labels that occur together, and how often such labels are also labels of the item itself.
 
     Args:
-        name: Of the dataset.
-        digest: Of its content.
+        name: Name of the dataset.
+        digest: Digest of its content.
         train: Positives of the train rows, [N, L].
-        label_ids: [L].
+        label_ids: Ids of the labels, [L].
         same: Filter pairs of the train rows, [N, L]: the label is the same item as the row.
     """
     counts = rows_per_label(train)
@@ -52,7 +52,7 @@ def find_neighbours(
 
 
 def _shares(train: csr_array, labels: NDArray[np.int64]) -> csr_array:
-    """What share of the rows of `labels` [A] each other label has, [A, L]; none below the faintest."""
+    """Return the share of the rows of `labels` [A] that have each other label, [A, L]; faint ones are left out."""
     found = strengths(train, labels, conditional, _FAINT).tocoo()
     kept = found.col != labels[found.row]
     return csr_array((found.data[kept].astype(np.float64), (found.row[kept], found.col[kept])), shape=found.shape)
@@ -61,7 +61,7 @@ def _shares(train: csr_array, labels: NDArray[np.int64]) -> csr_array:
 def _examples(
     train: csr_array, labels: NDArray[np.int64], counts: NDArray[np.int64], label_ids: Texts
 ) -> list[Example]:
-    """Of `labels` [A] those with most clear neighbours, and none that shows a label which is shown already."""
+    """Choose from `labels` [A] those with most clear neighbours; no label is shown in two examples."""
     shares = _shares(train, labels)
     place = np.repeat(np.arange(len(labels)), np.diff(shares.indptr))
     clear = np.bincount(place[shares.data >= _CLEAR], minlength=len(labels))
@@ -86,7 +86,7 @@ def _examples(
 
 
 def _true_share(train: csr_array, same: csr_array, counts: NDArray[np.int64]) -> tuple[int, float | None]:
-    """How many labels are items with a train row, and how much of what is expected beside them their rows have.
+    """Return how many labels are items with a train row, and which share of their neighbours these rows have as labels.
 
     Gandalf takes the shares for targets of the label's text. With y_ij the share of the rows of label j that have i
     too, and Y_i(j) whether the row of item j has i: sum of y_ij Y_i(j) over sum of y_ij, i other than j, y_ij > 0.1.

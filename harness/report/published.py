@@ -1,6 +1,6 @@
-"""Published tables on our runs: which runs are which row, on any dataset, and the table that they give.
+"""Published tables with our runs: which runs belong to which row, on any dataset, and the table they make.
 
-A row is a method and settings. On a dataset of its table these are as printed, on another one what the table varies
+A row is a method and settings. On a dataset of its table these are as printed, on others those that the table varies
 (`harness.settings.published.settings_elsewhere`). A record belongs to a row if it agrees with it in everything the
 table varies.
 In everything else the runs of one `TableResult` agree with each other: same data, filter, propensity constants and
@@ -28,38 +28,38 @@ from harness.runs.record import RunRecord, is_trial
 from harness.settings.published import COLUMNS, PublishedRow, PublishedTable, settings_elsewhere, varied_keys
 
 NOT_SETTINGS = ("scorer", "seed")
-"""A run measures every scorer; seeds are the bench's."""
+"""Keys of a row that no run is started with: a run measures every scorer, and the bench has the seeds."""
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """Rows of a table that are one measurement, on one dataset."""
+    """One or more rows of a table that the same runs measure, on one dataset."""
 
     table: PublishedTable
     declared: tuple[PublishedRow, ...]
     dataset: str
     settings: dict[str, Any]
-    """What makes it this row here."""
+    """Settings that a run must have to be this row."""
     variant: str = ""
-    """Of these, what the table varies, for people."""
+    """Those of these settings that the table varies, as text."""
     records: tuple[RunRecord, ...] = ()
-    """One per seed, by seed."""
+    """One record per seed, by seed."""
     wanted: int = 0
-    """How many there should be."""
+    """How many records there should be."""
 
     @property
     def label(self) -> str:
-        """As printed; several rows have all their labels."""
+        """Label as printed; those of several rows are joined."""
         return " / ".join(dict.fromkeys(row.label for row in self.declared))
 
     @property
     def method(self) -> str | None:
-        """None for a row that cannot be run."""
+        """Name of the method; None for a row that cannot be run."""
         return self.declared[0].method
 
     @property
     def scorer(self) -> str | None:
-        """The scorer."""
+        """Name of the scorer; None for the method's own."""
         return self.declared[0].scorer
 
     @property
@@ -69,25 +69,25 @@ class RowResult:
 
     @property
     def run(self) -> str:
-        """Equal for rows that are the same run."""
+        """Key that is equal for rows with the same run."""
         return json.dumps([self.method, self.dataset, self.settings], sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A setting in which runs of a table differ from the defaults of their methods."""
+    """A setting that differs in runs of a table from the defaults of their methods."""
 
     key: str
     value: Any
     methods: tuple[str, ...] = ()
-    """Of which alone; empty if of all."""
+    """Methods that it differs in; empty if in all."""
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}" + (f" ({', '.join(self.methods)})" if self.methods else "")
 
     @property
     def options(self) -> list[str]:
-        """The words with which `bench` sets it."""
+        """The options with which `bench` sets it."""
         setting = f"{self.key}={format_flow(self.value)}"
         settings = [f"{method}:{setting}" for method in self.methods] or [setting]
         return [word for one in settings for word in ("--set", one)]
@@ -101,9 +101,9 @@ class TableResult:
     dataset: str
     rows: tuple[RowResult, ...]
     base: tuple[Change, ...] = ()
-    """In what its runs differ from the defaults of their methods, but for what the table varies."""
+    """Settings, other than those the table varies, that differ from the defaults of the methods."""
     left_out: int = 0
-    """Runs that fit a row, but are of other data or other versions than those shown."""
+    """Number of runs that fit a row, but have other data or versions than those shown."""
 
     @property
     def published(self) -> bool:
@@ -117,19 +117,19 @@ class TableResult:
 
     @property
     def measured(self) -> int:
-        """How many different runs its rows have, seeds aside."""
+        """Number of different runs of its rows, not counting seeds."""
         return len({row.run for row in self.rows if row.records})
 
     @property
     def compares(self) -> bool:
-        """Whether there is anything to compare: a single row of an ablation is not enough."""
+        """Whether there are rows to compare: a single row of an ablation is not enough."""
         return self.measured >= min(2, len({row.run for row in self.rows if row.method}))
 
     @property
     def command(self) -> str:
-        """What runs it: the rows that it has runs of, each with every seed that one of them has.
+        """Command that repeats it: all rows with runs, each with all seeds of any of them.
 
-        Empty where a folder of data or weights was used: a record does not tell where it lies.
+        Empty if a folder of data or weights was used: a record does not have its path.
         """
         data = {str(one.config.get("dataset") or "./") for one in self.records}
         values = (*data, *(change.value for change in self.base))
@@ -144,12 +144,12 @@ class TableResult:
 
     @property
     def records(self) -> list[RunRecord]:
-        """All runs in it, each once."""
+        """All records in it, each once."""
         return list({one.run_id: one for row in self.rows for one in row.records}.values())
 
 
 def rows_on(table: PublishedTable, dataset: str) -> list[RowResult]:
-    """The rows for a dataset: its own, or on one that the table does not have, every row once."""
+    """Return the rows for a dataset: its own, or every row once if the table does not have the dataset."""
     if dataset in table.datasets:
         rows = [row for row in table.rows if row.dataset == dataset]
     else:
@@ -172,14 +172,14 @@ def _row_result(table: PublishedTable, row: PublishedRow, dataset: str, varied: 
 
 
 def _format_setting(key: str, value: Any) -> str:
-    """A setting for people; of a group of settings those that are given."""
+    """Format a setting; of a group of settings, those that are given."""
     if isinstance(value, dict):
         return ", ".join(_format_setting(name, one) for name, one in value.items())
     return f"{key}={value}"
 
 
 def merged(rows: list[RowResult]) -> list[RowResult]:
-    """Rows that are the same run and the same scorer as one row, in the place of the first."""
+    """Join rows with the same run and scorer into one, in the place of the first."""
     found: dict[Any, RowResult] = {}
     for row in rows:
         same = (row.scorer, row.run) if row.method else row.declared[0].name
@@ -191,12 +191,12 @@ def merged(rows: list[RowResult]) -> list[RowResult]:
 def table_results(
     records: Iterable[RunRecord], declared: PublishedTable, datasets: Iterable[str] | None = None
 ) -> list[TableResult]:
-    """A table on every dataset that has runs to compare, those with most rows first, then on those of the paper.
+    """Return a table on every dataset with runs to compare, most rows first, then on the datasets of the paper.
 
     Args:
-        records: Any; trials, failed runs and those of other methods are passed over.
+        records: Any records; trials, failed runs and those of other methods are skipped.
         declared: The table.
-        datasets: Only these.
+        datasets: Datasets to show; None for all.
     """
     usable = [one for one in records if one.status == "finished" and not is_trial(one.config)]
     measured = sorted({one.dataset["name"] for one in usable} - set(declared.datasets))
@@ -216,7 +216,7 @@ class _Fit:
     """A record that fits a row, and how it differs from the settings of that row."""
 
     place: int
-    """Of the row in its table."""
+    """Index of the row in its table."""
     record: RunRecord
     changes: Settings
 
@@ -226,13 +226,13 @@ class _Fit:
 
     @property
     def shared(self) -> str:
-        """What all rows of a table must have in common: data, versions, and settings that are not of the method."""
+        """Key that all rows of a table must share: data, versions, and changed settings that are not of the method."""
         common = {key: value for key, value in self.changes.items() if not key.startswith("params.")}
         return json.dumps([_versions(self.record), common], sort_keys=True)
 
     @property
     def own(self) -> str:
-        """What all runs of a method must have in common besides."""
+        """Key that all runs of a method must share besides: its changed parameters."""
         params = {key: value for key, value in self.changes.items() if key.startswith("params.")}
         return json.dumps(params, sort_keys=True)
 
@@ -240,7 +240,7 @@ class _Fit:
 def table_result(
     declared: PublishedTable, dataset: str, by_place: dict[tuple[str, str], list[RunRecord]]
 ) -> TableResult:
-    """The table on one dataset; `by_place` are the usable records by dataset and method."""
+    """Return the table on one dataset; `by_place` has the usable records by dataset and method."""
     rows = merged(rows_on(declared, dataset))
     pinned = {*varied_keys(declared), *(key for row in rows for key in row.settings)} - {*NOT_SETTINGS}
     fits = [
@@ -267,7 +267,7 @@ def table_result(
 
 
 def _grouped(fits: list[_Fit], key: Callable[[_Fit], str]) -> list[list[_Fit]]:
-    """Those with the same key together, in the order of the first of each."""
+    """Group fits by key, in the order of the first of each group."""
     groups: dict[str, list[_Fit]] = {}
     for fit in fits:
         groups.setdefault(key(fit), []).append(fit)
@@ -275,14 +275,14 @@ def _grouped(fits: list[_Fit], key: Callable[[_Fit], str]) -> list[list[_Fit]]:
 
 
 def _worth(fits: list[_Fit]) -> tuple[int, int, int, str]:
-    """More rows first, then nearer to the defaults, then more runs, then newer."""
+    """Return a sort key: more rows, then nearer to the defaults, then more runs, then newer."""
     changed = max(len(fit.changes) for fit in fits)
     runs = {fit.record.run_id for fit in fits}
     return len({fit.place for fit in fits}), -changed, len(runs), max(fit.record.started for fit in fits)
 
 
 def _base(chosen: list[_Fit]) -> tuple[Change, ...]:
-    """What was changed from the defaults in all runs, or in all of some methods."""
+    """Return what differs from the defaults in the chosen runs, with the methods if not in all."""
     methods = {fit.method for fit in chosen}
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for fit in chosen:
@@ -295,7 +295,7 @@ def _base(chosen: list[_Fit]) -> tuple[Change, ...]:
 
 
 def _fitting(row: RowResult, records: list[RunRecord], pinned: set[str]) -> Iterator[tuple[RunRecord, Settings]]:
-    """Records that agree with a row in the pinned keys, and in what else they differ from its settings."""
+    """Yield records that have the row's values of the pinned keys, and the settings in which they differ otherwise."""
     expected = default_settings(row.method, row.dataset, row.settings) if row.method and records else None
     if expected is None:
         return
@@ -311,30 +311,30 @@ def _versions(record: RunRecord) -> list[Any]:
 
 
 def _by_seed(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
-    """The newest of every seed."""
+    """Return the newest record of every seed, by seed."""
     newest = {one.config["seed"]: one for one in sorted(records, key=lambda one: (one.started, one.run_id))}
     return tuple(newest[seed] for seed in sorted(newest))
 
 
-# -- which rows are better or worse than the best baseline by more than chance
+# -- which rows are significantly better or worse than the best baseline
 
 BETTER, WORSE = "†", "‡"
 _OWN = ("unidec", "depsl")
-"""Methods that the papers propose; in a table with others, those are the baselines."""
+"""Prefixes of methods that the papers propose; the other methods of a table are the baselines."""
 
 
 @dataclass(frozen=True)
 class Tested:
-    """The outcome for one column: the baseline by its place, and marks by the places of rows."""
+    """Outcome of the tests of one column: index of the best baseline, and marks by index of the row."""
 
     baseline: int
     marks: dict[int, str]
 
 
 def baselines(table: TableResult) -> list[int]:
-    """The places of the rows that others are held against.
+    """Return the indices of the rows that others are compared with.
 
-    Where the paper's own methods meet others these are the others, where a table varies settings it is its first row.
+    These are the rows of others' methods, if the table has some beside the papers' own; else its first row.
     """
     runnable = [place for place, row in enumerate(table.rows) if row.records]
     others = [place for place in runnable if not str(table.rows[place].method).startswith(_OWN)]
@@ -342,7 +342,7 @@ def baselines(table: TableResult) -> list[int]:
 
 
 def tested(table: TableResult, column: str, figures: Sequence[Figure], results: Results) -> Tested | None:
-    """Every row against the best baseline in one column; None where there is nothing to test or no rows are kept."""
+    """Test every row against the best baseline in one column; None if there is no test or no per-row scores."""
     held = [place for place in baselines(table) if figures[place].mean is not None]
     if column not in ROWS or not held:
         return None
@@ -362,7 +362,7 @@ def tested(table: TableResult, column: str, figures: Sequence[Figure], results: 
 
 
 def rows_ahead(row: RowResult, other: RowResult, column: str, results: Results) -> Floats | None:
-    """By how much every test row of the one is ahead of the other's, [M]; None unless all runs kept equally many."""
+    """Return by how much `row` is ahead of `other` in every test row, [M]; None if per-row scores are missing."""
     scores, reference = (row_scores(one, column, results) for one in (row, other))
     if scores is None or reference is None or len(scores) != len(reference):
         return None
@@ -370,10 +370,10 @@ def rows_ahead(row: RowResult, other: RowResult, column: str, results: Results) 
 
 
 def row_scores(row: RowResult, column: str, results: Results) -> Floats | None:
-    """The mean over seeds of every test row's score in a row of a table, [M]; None unless all runs kept theirs."""
+    """Return every test row's mean score over seeds for a row of a table, [M]; None if a run lacks them."""
     try:
         found = [results.rows(record, row.scorer, column) for record in row.records]
-    except DataError as error:  # the figures stand; only the test cannot be made
+    except DataError as error:  # the figures are valid; only the test cannot be made
         _warn_once(str(error))
         return None
     kept = [rows for rows in found if rows is not None]
@@ -384,7 +384,7 @@ def row_scores(row: RowResult, column: str, results: Results) -> Floats | None:
 
 @cache
 def _warn_once(fault: str) -> None:
-    """Report damaged rows once, however many tables they are in."""
+    """Warn of damaged per-row scores once, however many tables they are in."""
     warn(f"no test of significance with these rows. {fault}")
 
 
@@ -392,11 +392,11 @@ def _warn_once(fault: str) -> None:
 
 _WORDS = ("row", "method", "scorer", "settings", "seeds")
 _OWN_WORDS = ("row", "settings", "harness run --published ...", "seeds")
-"""Of a table of ours, whose rows can be repeated one by one as they are."""
+"""Headings of a table of ours, whose rows can be run one by one."""
 
 
 def as_table(table: TableResult, results: Results) -> Table:
-    """One published table on one dataset; on data of others, a row that nobody can run has nothing to show."""
+    """Return a published table on one dataset; rows that cannot be run are shown only on datasets of the paper."""
     notes, words = tuple(remarks(table)), _OWN_WORDS if table.own else _WORDS
     table = replace(table, rows=tuple(row for row in table.rows if row.method or table.published))
     columns = shown_columns(table)
@@ -413,7 +413,7 @@ def as_table(table: TableResult, results: Results) -> Table:
         found = column_cells(shown, better(column))
         cells.append([replace(cell, mark=marks.get(place, "")) for place, cell in enumerate(found)])
     texts = [[Cell(text) for text in _words(row)] for row in table.rows]
-    blocks = [row.declared[0].stem.rpartition("/")[0] for row in table.rows]  # of rows named `block/row`
+    blocks = [row.declared[0].stem.rpartition("/")[0] for row in table.rows]  # rows are named `block/row`
     return Table(
         title=f"{table.declared.table} on {table.dataset}: {table.declared.caption}",
         columns=(*words, *columns),
@@ -427,7 +427,7 @@ def as_table(table: TableResult, results: Results) -> Table:
 
 
 def shown_columns(table: TableResult) -> list[str]:
-    """The columns of the paper and the usual metrics, as far as there is a figure, ours or the paper's."""
+    """Return the columns of the paper, on other data also those of `ROWS`, that have a figure, ours or the paper's."""
     extra = [name for name in ROWS if name not in table.declared.metrics] if not table.published else []
     usual = [name for name in [*table.declared.metrics, *extra] if is_metric(name)]
     ordered = [*sorted(usual, key=_place), *(name for name in table.declared.metrics if name not in usual)]
@@ -437,26 +437,26 @@ def shown_columns(table: TableResult) -> list[str]:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """P before PSP before the others, each by k."""
+    """Return a sort key for metrics: family, then k."""
     family, _, k = name.partition("@")
     known = ("P", "nDCG", "PSP", "PSnDCG", "R", "C")
     return known.index(family), int(k)
 
 
 def measured(row: RowResult, column: str) -> list[float]:
-    """Ours, of every seed that is there."""
+    """Return our values of a column, one per seed."""
     found = [value(record, column, row.scorer) for record in row.records]
     return [one for one in found if one is not None]
 
 
 def printed(row: RowResult, column: str) -> float | None:
-    """The paper's figure, if it is one."""
+    """Return the paper's figure; None if it has no number for this dataset."""
     one = row.declared[0].results.get(column) if row.published else None
     return float(one) if isinstance(one, int | float) else None
 
 
 def _figures(rows: Sequence[RowResult], column: str) -> list[Figure]:
-    """Ours and the paper's, of every row."""
+    """Return a figure per row, with our values and the paper's."""
     values, papers = [measured(row, column) for row in rows], [printed(row, column) for row in rows]
     known = [*(one for found in values for one in found), *(one for one in papers if one is not None)]
     decimals = digits(column, max(known, default=None))
@@ -481,7 +481,7 @@ def _words(row: RowResult) -> list[str]:
 
 
 def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
-    """What all runs of the table share, or how they differ: selection, seeds, filter, versions, tests."""
+    """Return the caption: what all runs of the table share or differ in, such as seeds, filter, versions, tests."""
     records = table.records
     touched = {name for change in table.base for name in change.methods}
     others = {one.config["method"] for one in records} - touched
@@ -505,7 +505,7 @@ def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
 
 
 def remarks(table: TableResult) -> list[str]:
-    """What a reader should know about rows: those that cannot be run, slips, and where settings are only near."""
+    """Return remarks on rows: those that cannot be run, slips, and settings that are not exactly the paper's."""
     found: dict[str, dict[str, None]] = {}
     for declared in (declared for row in table.rows for declared in row.declared):
         slip = f"slip in the paper: {declared.slip}" if declared.slip and table.published else ""

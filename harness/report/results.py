@@ -1,6 +1,6 @@
-"""The results that reports are made from, and how they are kept.
+"""The results that reports are made from, and the files they are stored in.
 
-    reports/results/<dataset>.parquet   one row a run: a few columns to look at, the record as JSON, per-row scores
+    reports/results/<dataset>.parquet   one row per run: a few columns to look at, the record as JSON, per-row scores
             results/studies.json        Study: the trials of a sweep
             results/neighbours.json     Neighbours: which labels occur together
 
@@ -8,8 +8,8 @@ The scores of a run's test rows are a list column for each scorer, `rows` or `ro
 values of one test row in all of `ROWS` (NaN where the run lacks a metric) as one binary value, so that Parquet stores
 each distinct entry once: 6.5 MB for 565 runs that take 10.5 MB as six columns of floats.
 
-Results are read from such a folder or from a folder of run folders. What earlier versions wrote is for
-`harness report --collect` to convert (`harness.report.earlier`).
+Results are read from such a folder or from a folder of run folders. Files of earlier versions are converted by
+`harness report --collect` (`harness.report.earlier`).
 """
 
 import io
@@ -40,17 +40,17 @@ ROWS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 """Metrics whose per-row scores are kept."""
 RESULTS, STUDIES, NEIGHBOURS = "results", "studies.json", "neighbours.json"
 _STORED = 1e-3
-"""Percent by which the mean of a stored column may miss the metric it belongs to."""
+"""Largest difference, in percentage points, between the mean of stored scores and the metric of the record."""
 _LARGEST = 1e300
-"""An axis with more than this has no ends that a float holds."""
+"""Largest value that can be drawn: the ends of an axis must be finite."""
 LARGEST_ROWS = 2**30
-"""Bytes of stored scores, unpacked; a million rows of three scorers have 72 MB."""
+"""Largest size of stored scores when unpacked, bytes; a million rows of three scorers have 72 MB."""
 _LEVEL = 19
-"""Of zstd: results are written once and cloned often."""
+"""Compression level of zstd: results are written once and cloned often."""
 
 Floats = NDArray[np.float64]
 Scores = dict[str, NDArray[np.float32]]
-"""Per-row scores [M, len(ROWS)] by scorer, NaN where a metric was not measured; the empty name where there is one."""
+"""Per-row scores [M, len(ROWS)] by scorer, NaN for unmeasured metrics; the name is empty if the record has none."""
 
 
 class Trial(Strict):
@@ -59,14 +59,14 @@ class Trial(Strict):
     number: int
     state: Literal["COMPLETE", "PRUNED", "FAIL"]
     values: dict[str, float]
-    """By objective; empty unless complete."""
+    """Value by objective; empty unless complete."""
     params: dict[str, Any]
-    """By the name a user knows: lambda, beta, eta, tau."""
+    """Drawn values by name of the range: lambda, beta, eta, tau."""
     seconds: float
 
 
 class Study(Strict):
-    """A sweep, as far as a reader wants to see it."""
+    """The parts of a sweep that reports show."""
 
     name: str
     method: str
@@ -74,17 +74,17 @@ class Study(Strict):
     digest: str
     objectives: list[str]
     space: dict[str, dict[str, Any]]
-    """By name: low, high, log; or choices."""
+    """Ranges by name: low, high, log, step; or choices."""
     settings: dict[str, Any]
     """Sampler, pruner, seed, share of validation rows."""
     base: dict[str, Any] | None = None
-    """What all trials shared but for what was searched, by dotted key; None in studies that were kept without it."""
+    """Settings that all trials shared, by dotted key; None in studies that were stored without them."""
     trials: list[Trial]
     best: list[int]
 
     @property
     def ended(self) -> list[Trial]:
-        """Completed trials with a value for each objective."""
+        """Complete trials with a value for each objective."""
         return [one for one in self.trials if one.state == "COMPLETE" and one.values.keys() >= {*self.objectives}]
 
     @property
@@ -94,12 +94,12 @@ class Study(Strict):
 
 
 def format_value(value: object) -> str:
-    """Format a drawn value with as many digits as tell two trials apart."""
+    """Format a drawn value, floats with three digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def shown_space(space: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Ranges as far as a reader wants to see them, from all that a sweep knows of them."""
+    """Return the parts of a sweep's ranges that reports show."""
     shown = ("low", "high", "log", "step", "choices")
     return {name: {key: given[key] for key in shown if given.get(key) is not None} for name, given in space.items()}
 
@@ -109,11 +109,11 @@ class Neighbour(Strict):
 
     label: str
     share: float
-    """Of the rows of the example that have this label too."""
+    """Share of the example's train rows that have this label too."""
 
 
 class Example(Strict):
-    """A label with those it occurs with most."""
+    """A label with the labels it occurs with most."""
 
     label: str
     train_rows: int
@@ -127,25 +127,25 @@ class Neighbours(Strict):
     digest: str
     examples: list[Example]
     items: int = Field(default=0, ge=0)
-    """Labels that are train rows too, by the filter pairs: items that point at items."""
+    """Number of labels that are train rows too, by the filter pairs."""
     true_share: float | None = Field(default=None, ge=0, le=1)
-    """Of what their neighbours' shares above a tenth add up to, the part of labels that the item's own row has."""
+    """Part of the sum of their neighbours' shares above 0.1 that belongs to labels of the item's own row."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that tables, figures and the page are functions of."""
+    """All results that tables, figures and the page are made from."""
 
     records: tuple[RunRecord, ...]
-    """Oldest first."""
+    """Records, oldest first."""
     studies: tuple[Study, ...] = ()
     neighbours: dict[str, Neighbours] = field(default_factory=dict)
-    """By dataset."""
+    """Label neighbours by dataset."""
     folders: tuple[Path, ...] = ()
-    """Where per-row scores are looked for."""
+    """Folders in which per-row scores are looked for."""
 
     def rows(self, record: RunRecord, scorer: str | None, column: str) -> Floats | None:
-        """Scores of the test rows in one metric, percent, [M]; None where they were not kept.
+        """Return scores of the test rows in one metric, percent, [M]; None if they were not stored.
 
         Raises:
             DataError: They are damaged, or their mean is not what the record reports.
@@ -164,19 +164,19 @@ class Results:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of a record can be drawn; parts of it are free, and a record may be edited by hand."""
+    """Return whether a value of a record is a number that can be drawn; not all of a record is checked."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
 
 
 def conditions(record: RunRecord) -> tuple[Any, ...]:
-    """What must be the same for figures to be of one kind: data, filter, propensity constants, metric version."""
+    """Return what runs must share to be comparable: data, filter, propensity constants, metric version."""
     data = record.dataset
     constants = json.dumps(data.get("propensity"), sort_keys=True)
     return data.get("digest"), bool(data.get("filter")), constants, record.metric_version
 
 
 def machine_of(record: RunRecord) -> str:
-    """What a run was measured on: seconds of two machines do not compare."""
+    """Describe the machine of a run: seconds of different machines cannot be compared."""
     where = record.environment
     named = f"{where.get('cpu') or 'unknown processor'}, {where.get('cores') or '?'} cores"
     device = where.get("device") or "cpu"
@@ -184,12 +184,12 @@ def machine_of(record: RunRecord) -> str:
 
 
 def own_scorer(record: RunRecord) -> str:
-    """The scorer that a run reports as its own; by its metrics, as a stored record has sorted keys. Empty if none."""
+    """Return the scorer whose scores are the run's metrics; empty if there is none."""
     return next((scorer for scorer, scores in record.scorers.items() if scores == record.metrics), "")
 
 
 def kept_columns(record: RunRecord) -> tuple[str, ...]:
-    """Those of `ROWS` that the run has: without propensity constants there is no PSP."""
+    """Return those of `ROWS` that the run has: without propensity constants there is no PSP."""
     return tuple(name for name in ROWS if name in record.per_row)
 
 
@@ -197,12 +197,12 @@ def kept_columns(record: RunRecord) -> tuple[str, ...]:
 
 
 def run_rows(place: Path, record: RunRecord, scorer: str) -> dict[str, Floats] | None:
-    """Scores of the test rows by metric, percent, [M] each; None where they were not kept.
+    """Return scores of the test rows by metric, percent, [M] each; None if they were not stored.
 
     Args:
         place: A folder of Parquet files, a folder of run folders, or the folder of the run.
-        record: Of the run.
-        scorer: One of the record's; empty where it names none.
+        record: Record of the run.
+        scorer: A scorer of the record; empty if it names none.
     """
     stored = stored_file(place, record)
     if stored.is_file():
@@ -224,10 +224,10 @@ def run_rows(place: Path, record: RunRecord, scorer: str) -> dict[str, Floats] |
 
 
 def scores_of(place: Path, record: RunRecord) -> Scores:
-    """Per-row scores of all scorers of a run in a place that `run_rows` reads, all or none.
+    """Return the per-row scores of all scorers of a run, from a folder that `run_rows` reads.
 
     Raises:
-        UserError: There are none, or they are not those of the record.
+        UserError: A scorer has none, or they do not fit the record.
     """
     kept = kept_columns(record)
     if not kept:
@@ -242,7 +242,7 @@ def scores_of(place: Path, record: RunRecord) -> Scores:
 
 
 def packed_rows(record: RunRecord, scorer: str, rows: Mapping[str, Floats], place: Path) -> NDArray[np.float32]:
-    """Per-row scores as they are stored, [M, len(ROWS)]; refused if they are not those of the record."""
+    """Return per-row scores as stored, [M, len(ROWS)]; raises `DataError` if they do not fit the record."""
     packed = np.full((len(next(iter(rows.values()))), len(ROWS)), np.nan, np.float32)
     for name in kept_columns(record):
         packed[:, ROWS.index(name)] = rows[name]
@@ -265,12 +265,12 @@ def _require_mean(record: RunRecord, scorer: str, column: str, scores: NDArray[n
 
 
 def stored_file(folder: Path, record: RunRecord) -> Path:
-    """Where a folder of results keeps a run; names of datasets are other people's."""
+    """Return the file that a run is stored in; the dataset's name is quoted, as it may have any characters."""
     return folder / f"{quote(str(record.dataset['name']), safe=' ')[:100]}.parquet"
 
 
 def as_parquet(runs: Iterable[tuple[RunRecord, Scores]]) -> bytes:
-    """The runs of a dataset as a file; equal runs give equal bytes."""
+    """Return the runs of a dataset as a Parquet file; equal runs give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -295,7 +295,7 @@ def as_parquet(runs: Iterable[tuple[RunRecord, Scores]]) -> bytes:
         row_group_size=max(1, len(records)),
         compression="zstd",
         compression_level=_LEVEL,
-        # one page a column: runs are alike, and a page is compressed by itself
+        # one page per column: runs are similar, and each page is compressed on its own
         data_page_size=LARGEST_ROWS,
         dictionary_pagesize_limit=LARGEST_ROWS,
         write_statistics=False,
@@ -309,7 +309,7 @@ def _column(scorer: str) -> str:
 
 
 def _packed(scores: list[NDArray[np.float32] | None]) -> "pa.ListArray[Any]":
-    """Scores [M, len(ROWS)] of each run, or None, as lists of binary values."""
+    """Return scores [M, len(ROWS)] of each run, or None, as lists of binary values."""
     import pyarrow as pa
 
     there = [np.ascontiguousarray(one, "<f4") for one in scores if one is not None]
@@ -321,12 +321,12 @@ def _packed(scores: list[NDArray[np.float32] | None]) -> "pa.ListArray[Any]":
 
 
 def compact_json(value: Any) -> str:
-    """JSON on one line, keys sorted; refuses NaN and infinity."""
+    """Format JSON on one line with sorted keys; raises `ValueError` on NaN and infinity."""
     return json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def stored_records(file: Path, strict: bool = False) -> list[RunRecord]:
-    """The records of a Parquet file; one that is damaged is reported on standard error and left out, or raises."""
+    """Read the records of a Parquet file; a damaged one is reported and left out, or raises if `strict`."""
     found = []
     for run_id, text in zip(*(_texts(file, name) for name in ("run_id", "record")), strict=True):
         try:
@@ -342,7 +342,7 @@ _KEPT = "nothing was written: restore the file, or remove it to begin anew"
 
 
 def _texts(file: Path, column: str) -> list[str]:
-    """A column of texts; those that are no UTF-8 raise `DataError`."""
+    """Read a column of texts; raises `DataError` if they are not UTF-8."""
     try:
         return list(_read(file, column).to_pylist())
     except UnicodeDecodeError as error:
@@ -357,12 +357,12 @@ def _parsed_json(text: object) -> Any:
 
 
 def stored_ids(file: Path) -> set[str]:
-    """The runs in a Parquet file; none if there is no such file."""
+    """Return the ids of the runs in a Parquet file; none if there is no such file."""
     return set(_texts(file, "run_id")) if file.is_file() else set()
 
 
 def stored_scores(file: Path, run_id: str, scorer: str) -> NDArray[np.float32] | None:
-    """Per-row scores [M, len(ROWS)] of a run from a Parquet file; None where they were not kept."""
+    """Return per-row scores [M, len(ROWS)] of a run from a Parquet file; None if they were not stored."""
     places, column = _scores(file, scorer, file.stat().st_mtime_ns)
     if column is None or run_id not in places:
         return None
@@ -375,9 +375,9 @@ def stored_scores(file: Path, run_id: str, scorer: str) -> NDArray[np.float32] |
 def _scores(
     file: Path, scorer: str, changed: int
 ) -> tuple[dict[str, int], tuple[NDArray[np.int32], NDArray[np.float32]] | None]:
-    """The place of each run, and a whole column: where each run's rows end [N + 1], and their scores [sum M, ROWS].
+    """Read the index of each run, and a column: the offsets of the runs' rows, and their scores [sum M, len(ROWS)].
 
-    `changed` is the time of the file's last change, so that one written anew is read anew.
+    `changed` is the time of the file's last change, so that a changed file is not taken from the cache.
     """
     import pyarrow as pa
 
@@ -395,7 +395,7 @@ def _scores(
 
 
 def _read(file: Path, column: str, required: bool = True) -> Any:
-    """A column of a Parquet file as one array; None if it is not there and not required."""
+    """Read a column of a Parquet file as one array; None if it is missing and not required."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -417,14 +417,14 @@ def _read(file: Path, column: str, required: bool = True) -> Any:
 
 
 def results_folder(folder: Path) -> Path:
-    """Where the records of a folder are: in its `results`, or in itself."""
+    """Return the folder with the records: `results` in it if that has some, else the folder itself."""
     return folder / RESULTS if any((folder / RESULTS).glob("*.parquet")) else folder
 
 
 def read_records(folders: Iterable[Path], strict: bool = False) -> list[RunRecord]:
-    """All readable records of folders of run folders, of JSON records or of Parquet files, oldest first.
+    """Read all records in folders of run folders, of JSON records or of Parquet files, oldest first.
 
-    With `strict`, a damaged record in a Parquet file raises: whoever writes that file anew would lose it.
+    With `strict`, a damaged record in a Parquet file raises, as writing that file again would lose it.
     """
     found: list[RunRecord] = []
     for folder in map(results_folder, folders):
@@ -440,10 +440,10 @@ def read_records(folders: Iterable[Path], strict: bool = False) -> list[RunRecor
 
 
 def read_results(folder: Path, strict: bool = False) -> Results:
-    """Everything in a folder of reports; what is damaged is reported and left out, a damaged Parquet file raises.
+    """Read everything in a folder of reports; what is damaged is reported and left out, a damaged Parquet file raises.
 
-    With `strict`, for whoever writes the folder anew, anything damaged in it raises, and nothing is said of files of
-    earlier versions.
+    With `strict`, to write the folder again, anything damaged in it raises, and files of earlier versions are not
+    reported.
     """
     place = folder / RESULTS
     stored = any(place.glob("*.parquet"))
@@ -466,7 +466,7 @@ def _of_earlier(folder: Path) -> str:
 
 
 def read_studies(folder: Path, strict: bool = False) -> list[Study]:
-    """The studies in a folder of reports, by name; what is damaged is reported and left out, or raises."""
+    """Read studies in a folder of reports, by name; damaged ones are reported and left out, or raise if `strict`."""
     return sorted(read_models(folder / RESULTS / STUDIES, Study, strict), key=lambda study: study.name)
 
 
@@ -474,7 +474,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_models(path: Path, model: type[Model], strict: bool = False) -> list[Model]:
-    """The values of a JSON file, one or a list of them; a damaged one is reported and left out, or raises."""
+    """Read a JSON file with one value or a list; a damaged value is reported and left out, or raises if `strict`."""
     if not path.is_file():
         return []
     values: list[Any] = []
@@ -496,7 +496,7 @@ def read_models(path: Path, model: type[Model], strict: bool = False) -> list[Mo
 
 
 def as_json_lines(values: Mapping[str, BaseModel]) -> bytes:
-    """Values as a JSON list in the order of their keys, one on each line."""
+    """Format values as a JSON list in the order of their keys, one per line."""
     lines = ",\n".join(
         compact_json(values[name].model_dump(mode="json", exclude_unset=True)) for name in sorted(values)
     )

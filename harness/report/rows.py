@@ -1,7 +1,7 @@
-"""From a run record to a row of a table: which settings it has, what it measured and what it cost.
+"""Turn a run's record into a row of a table: its settings, its metrics and its costs.
 
 Everything that shows runs (tables, comparison, findings, figures, page) asks `value` for a figure of a run, and
-`changed_settings` or `settings_of` for what tells it from other runs. `tidy` is all of it as one frame.
+`changed_settings` or `settings_of` for how it differs from other runs. `tidy` has all runs as one frame.
 
 |Q_B|       rows seen in training / steps
 |L_B|       mean size of the pools, over the epochs
@@ -28,27 +28,27 @@ from harness.settings.published import COLUMNS
 from harness.settings.resolve import usual_config
 
 TABLE_KEYS = ["dataset", "digest", "filter", "propensity", "metric_version", "harness"]
-"""Runs that differ in one of these never share a table."""
+"""Columns of `tidy`; runs that differ in one of these never share a table."""
 GROUP = ["method", "encoder", "settings", "scorer"]
 
 Settings = dict[str, Any]
-"""Values by dotted key."""
+"""Values of settings by dotted key."""
 
 
 def default_settings(method: str, dataset: str, over: dict[str, Any] | None = None) -> Settings | None:
-    """The settings of a method on a dataset, with those of `over` on top; None if there is no such method here.
+    """Return the settings of a method on a dataset, with those of `over` on top; None if the method is unknown.
 
     Args:
-        method: A method or preset.
-        dataset: The name of a card; one without a card recommends nothing.
-        over: As in a published row: settings of a run, and parameters of the method by their bare names.
+        method: Name of a method or preset.
+        dataset: Name of a dataset; settings of its card apply if it has one.
+        over: Settings as in a published row: of a run, and the method's parameters by their bare names.
     """
     config = usual_config(method, dataset, [Layer("row", over or {})])
     return None if config is None else settings(config.model_dump(mode="json"))
 
 
 def changed_settings(record: RunRecord) -> Settings | None:
-    """Where a run differs from what its method is by default on this dataset with this encoder; None if unknown."""
+    """Return a run's settings that differ from its method's defaults on this dataset and encoder; None if unknown."""
     config = record.config
     usual = _usual(config["method"], str(record.dataset.get("name")), config["encoder"])
     return None if usual is None else changes(settings(config), usual)
@@ -60,28 +60,28 @@ def _usual(method: str, dataset: str, encoder: str) -> Settings | None:
 
 
 def settings(config: dict[str, Any]) -> Settings:
-    """What decides the outcome of a run, its encoder included, by dotted key."""
+    """Return the settings that decide a run's result, encoder included, by dotted key."""
     return dict(_settings(json.dumps(config)))
 
 
 @lru_cache(maxsize=4096)
 def _settings(config: str) -> Settings:
-    """Of a config as JSON: a report asks for those of each run in every table and figure."""
+    """Return the settings of a config given as JSON; cached, as every table and figure asks for them."""
     recorded = json.loads(config)
     own = decisive(recorded) | {"encoder": recorded["encoder"]}
-    own.pop("evaluate")  # tables have runs on test rows alone
+    own.pop("evaluate")  # tables have only runs on test rows
     return own
 
 
 def changes(found: Settings, expected: Settings) -> Settings:
-    """Where settings differ from the expected ones."""
+    """Return the settings that differ from the expected ones."""
     return {key: value for key, value in found.items() if key not in expected or expected[key] != value}
 
 
 def settings_of(config: dict[str, Any]) -> str:
-    """What decides the result, as text, besides method, data, encoder and seed; settings that a record has alone.
+    """Return the recorded settings that decide the result, besides method, data, encoder and seed, as JSON text.
 
-    A comparison shows a record as it is: one that is older than a setting says nothing about it.
+    A setting that is newer than the record is not in it.
     """
     return _settings_of(json.dumps(config))
 
@@ -91,12 +91,12 @@ def _settings_of(config: str) -> str:
     recorded, usual = flat(json.loads(config)), {"augment": "none", "evaluate": "test"}
     decided = decisive(json.loads(config))
     own = {key: value for key, value in decided.items() if key in recorded and (key, value) not in usual.items()}
-    own.pop("validation", None)  # a record of others may have anything there
+    own.pop("validation", None)  # a record that was made elsewhere may have any value there
     return json.dumps(flatten(own | {"validation.size": own.get("validation.size") or 0.0}), sort_keys=True)
 
 
 def differences(settings: list[str]) -> dict[str, str]:
-    """For each distinct configuration of a method, only the settings that are not the same in all that have them."""
+    """Return, for each distinct configuration of a method, the settings that vary, as text."""
     parsed = {text: json.loads(text) for text in dict.fromkeys(settings)}
     keys = varying(parsed.values())
     return {
@@ -113,24 +113,24 @@ _DIGITS = {"hours": 1, "|Q_B|": 0, "|L_B|": 0, "d": 0}
 
 
 def better(column: str) -> Direction | None:
-    """Which values of a column are good ones; None where neither is."""
+    """Return whether larger (`up`) or smaller values of a column are better; None if neither."""
     return _BETTER.get(column) if column in COLUMNS else "up"
 
 
 def digits(column: str, largest: float | None = None) -> int:
-    """Decimals that are worth showing; `largest` is the largest figure of a column of costs."""
+    """Return the decimals to show in a column; `largest` is its largest figure."""
     if column == "hours" and largest is not None and largest < 1:
         return 4
     return _DIGITS.get(column, 2)
 
 
 def is_metric(column: str) -> bool:
-    """Whether a column is a metric, in percent; the others are costs."""
+    """Return whether a column is a metric, in percent; the others are costs."""
     return column not in COLUMNS
 
 
 def value(record: RunRecord, column: str, scorer: str | None = None) -> float | None:
-    """The figure of a run in a column; None where it has none."""
+    """Return the figure of a run in a column; None if it has none."""
     if column not in COLUMNS:
         scores = record.scorers.get(scorer, {}) if record.scorers and scorer else record.metrics
         return scores.get(column)
@@ -147,7 +147,7 @@ def _batch(record: RunRecord) -> float | None:
 
 
 def _trained_rows(record: RunRecord) -> float:
-    """Train rows without validation rows."""
+    """Return the number of train rows without validation rows."""
     rows = record.dataset.get("statistics", {}).get("train") or 0
     size = record.config.get("validation", {}).get("size") or 0
     return float(rows - round(size if size >= 1 else size * rows))
@@ -163,7 +163,7 @@ def _course(name: str, last: bool = False) -> _Cost:
 
 
 def peak_memory(record: RunRecord) -> float | None:
-    """The largest memory of the run, GiB; of a training in a process of its own, the larger of the two."""
+    """Return the peak memory of a run, GiB; with a training process of its own, the larger of the two peaks."""
     known = [record.peak_memory_gib, record.training.get("peak_memory_gib")]
     return max((float(size) for size in known if size is not None), default=None)
 
@@ -174,7 +174,7 @@ def _memory(record: RunRecord) -> float | None:
 
 
 def trained(record: RunRecord, key: str) -> float | None:
-    """A number of the training, such as its epochs or seconds; None if the record has none, or something else there."""
+    """Return a positive number of the training, such as its epochs or seconds; None if the record has none."""
     value = record.training.get(key)
     return float(value) if is_number(value) and value > 0 else None
 
@@ -194,9 +194,9 @@ _COSTS: dict[str, _Cost] = {
 
 
 def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
-    """One row per finished run and scorer (on one dataset); of equal settings and seed the newest run counts.
+    """Return a row per finished run and scorer (on one dataset); of runs with equal settings and seed, the newest.
 
-    Trials of sweeps are left out: their numbers are those of other rows.
+    Trials of sweeps are left out: they are measured on validation rows.
     """
     finished = [
         record for record in records if record.status == "finished" and dataset in (None, record.dataset["name"])

@@ -1,8 +1,8 @@
-"""The whole report as files: tables in three forms, figures, the page, and an index for people who read on a code host.
+"""The whole report as files: tables in three formats, figures, the page, and an index to read on a code host.
 
-    results -> {relative path: bytes} -> written, or held against what is there
+    results -> {relative path: bytes} -> written, or compared with the existing files
 
-Everything is a function of the results, so a report that was made from other results is found by making it again.
+Equal results give an equal report, so `check_site` finds a report that was made from other results.
 """
 
 import re
@@ -29,16 +29,16 @@ from harness.settings.published import MATRIX
 TITLE = b"# Reports"
 """The first line of every index; a folder whose README has it is a report's."""
 OWNED = ("tables", "figures")
-"""Folders in which every file should be ours."""
+"""Folders in which all files should be of the report."""
 PAGE, INDEX = "index.html", "README.md"
 
 
 Site = dict[str, bytes]
-"""A report that is not written yet: its files by path relative to its folder."""
+"""Content of a report's files by path relative to its folder."""
 
 
 def drawings(results: Results) -> dict[str, list[Drawing | Missing]]:
-    """All figures by dataset, the main one first; of the other datasets only those that can be drawn."""
+    """Return all figures by dataset, the main one first; missing ones of other datasets are left out."""
     names = _datasets(results)
     wanted = [(dataset, figure) for dataset in names for figure in FIGURES]
     found: dict[str, list[Drawing | Missing]] = {}
@@ -52,7 +52,7 @@ def drawings(results: Results) -> dict[str, list[Drawing | Missing]]:
 
 
 def _datasets(results: Results) -> list[str]:
-    """Those with finished runs, the default one first, then by number of runs; further ones if they compare methods."""
+    """Return datasets with finished runs: the default one or that with most runs, then those with several methods."""
     methods: dict[str, list[str]] = {}
     for record in results.records:
         if record.status == "finished" and not is_trial(record.config):
@@ -62,7 +62,7 @@ def _datasets(results: Results) -> list[str]:
 
 
 def make_site(results: Results) -> Site:
-    """Everything a report consists of, but for the explorer's texts, which are other people's."""
+    """Return all files of a report but the explorer's, whose texts are not ours to publish."""
     findings = Findings(results)
     tables, figures = documents(results, findings=findings), drawings(results)
     site: Site = {}
@@ -95,7 +95,7 @@ def index_page(
     *,
     concludes: bool = False,
 ) -> str:
-    """README.md for people who read on a code host; `concludes` where there is a page of findings beside it."""
+    """Return README.md, to be read on a code host; `concludes` if there is a page of findings beside it."""
     runs = [one for one in results.records if one.status == "finished" and not is_trial(one.config)]
     shown = [table for document in tables if document.id == COMPARISON for table in document.tables]
     main = [table for table in shown if table.title == DEFAULT_DATASET] or shown[:1]
@@ -113,10 +113,10 @@ def index_page(
 
 
 def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
-    """Writes what changed; returns how many files, and what else lies in the site's folders. Nothing is removed.
+    """Write changed files; returns their number, and files that are not of the site. Nothing is removed.
 
     Raises:
-        UserError: The folder is somebody else's: it has files that would be overwritten, but no report.
+        UserError: The folder has files that would be overwritten, but is not a report.
     """
     require_ours(folder)
     wanted = {folder / name: content for name, content in site.items()}
@@ -127,7 +127,7 @@ def write_site(site: Site, folder: Path) -> tuple[int, list[str]]:
 
 
 def require_ours(folder: Path) -> None:
-    """Refuses a folder with a README, a page, tables or figures that no report made: its index tells whose they are."""
+    """Raise if a folder has a README, page, tables or figures but its README does not begin like a report's."""
     index = folder / INDEX
     if index.is_file() and index.read_bytes().startswith(TITLE):
         return
@@ -137,7 +137,7 @@ def require_ours(folder: Path) -> None:
 
 
 def check_site(site: Site, folder: Path) -> list[str]:
-    """In what the files of a folder are not the site; empty if they are."""
+    """Return how the files of a folder differ from the site; empty if they do not."""
     faults = []
     for name, content in sorted(site.items()):
         if not (folder / name).is_file():
@@ -148,22 +148,22 @@ def check_site(site: Site, folder: Path) -> list[str]:
 
 
 def stale(site: Site, folder: Path) -> list[str]:
-    """Pages, and files in the site's own folders, that are not of the site."""
+    """Return pages, and files in the site's folders, that are not of the site."""
     return [name for name in _owned(folder) if name not in site]
 
 
 def _owned(folder: Path) -> list[str]:
-    """What is there of pages that not every report has, and in the site's own folders."""
+    """Return existing pages of findings, and all files in the site's folders."""
     there = [folder / name for name in (FINDINGS, STANDINGS) if (folder / name).is_file()]
     there += [path for owned in OWNED for path in sorted((folder / owned).rglob("*")) if path.is_file()]
     return [path.relative_to(folder).as_posix() for path in there]
 
 
 def _same(path: Path, content: bytes, *, exactly: bool = False) -> bool:
-    """Whether a file holds this content, as far as it can be equal on every processor; texts also byte by byte.
+    """Return whether a file has this content, up to differences between processors; with `exactly`, texts byte by byte.
 
     Figures are compared by the digest of their data. In texts a number may differ by one in its last printed digit:
-    the last bits of a mean decide on which side of a half it is rounded.
+    the last bits of a mean decide how it is rounded.
     """
     if not path.is_file():
         return False
@@ -187,7 +187,7 @@ def _same_text(before: str, after: str) -> bool:
 
 
 def _near(one: str, other: str) -> bool:
-    """Whether two numbers have as many decimals, and differ by no more than one in the last."""
+    """Return whether two numbers have equally many decimals and differ by at most one in the last."""
     decimals = len(one.partition(".")[2])
     near = abs(Decimal(one) - Decimal(other)) <= Decimal(1).scaleb(-decimals)
     return near and decimals == len(other.partition(".")[2])

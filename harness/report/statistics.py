@@ -1,7 +1,7 @@
-"""Table 2.1 of the thesis: how large the datasets are, by their cards, by the paper, and as runs measured them.
+"""Table 2.1 of the thesis: statistics of the datasets by their cards, by the paper, and as measured by runs.
 
 A cell is what runs on the dataset measured, or the card's figure where there was no run, and in brackets what the
-paper prints. A measured figure that misses the card's by more than the card allows is marked `≠` and told below.
+paper prints. A measured figure that misses the card's by more than the card allows is marked `≠` and explained below.
 `datasets/published/` holds the printed tables.
 """
 
@@ -28,23 +28,23 @@ COLUMNS: dict[Name, tuple[str, int]] = {
     "labels_per_row": ("labels per row", 2),
     "words_per_row": ("words per row", 2),
 }
-"""Heading and decimals of every figure."""
+"""Heading and number of decimals of every column."""
 
 
 class PrintedRow(Strict):
-    """One dataset in a table of a paper."""
+    """One dataset in a printed table of a paper."""
 
     label: str
     dataset: str | None
-    """Name of its card; None if the data is not here."""
+    """Name of its card; None if there is no card."""
     results: dict[Name, float | None]
-    """As printed; None for a dash."""
+    """Figures as printed; None for a dash."""
     slips: dict[Name, str] = Field(default={})
-    """Figures that are wrong, and why."""
+    """Reasons why a printed figure is wrong, by its name."""
 
 
 class PrintedTable(Strict):
-    """A paper's table of datasets; the file's stem is its name."""
+    """A paper's table of datasets; `table` is the stem of its file."""
 
     table: str
     source: str
@@ -52,7 +52,7 @@ class PrintedTable(Strict):
 
 
 def read_printed(path: Path) -> PrintedTable:
-    """Parses one file of `datasets/published/`; all faults of its form are reported together."""
+    """Read one file of `datasets/published/`; all faults of its form are reported together."""
     table = read_model(path, PrintedTable)
     if table.table != path.stem:
         raise UserError(f"{path}: table is {table.table!r} but the file is called {path.stem!r}; make them equal")
@@ -60,10 +60,10 @@ def read_printed(path: Path) -> PrintedTable:
 
 
 def statistics_table(records: Sequence[RunRecord], cards: Sequence[DatasetCard] | None = None) -> Table:
-    """All datasets of the papers and of this harness, and those that were run.
+    """Return a table of all datasets of the papers and of this harness, and of those that were run.
 
     Args:
-        records: Oldest first; of several runs on a dataset the newest that has statistics counts.
+        records: Records, oldest first; of several on a dataset, the newest with statistics counts.
         cards: Datasets to list; by default those of this repository. Generated ones are listed only if they were run.
     """
     if cards is None:
@@ -97,7 +97,7 @@ def statistics_table(records: Sequence[RunRecord], cards: Sequence[DatasetCard] 
 def _order(
     known: dict[str, DatasetCard], measured: set[str], printed: dict[str, PrintedRow]
 ) -> tuple[list[str], list[str], list[str]]:
-    """The papers' datasets, those in print first; what is built or brought here; what is only in print."""
+    """Return the papers' datasets, printed ones first; those built or imported here; those that are only in print."""
     papers = [name for name in printed if name in known]
     papers += sorted(name for name, card in known.items() if name not in printed and not card.built_here)
     built = {name for name, card in known.items() if card.built_here and card.source != "synthetic"}
@@ -108,7 +108,7 @@ def _order(
 def _describe(
     name: str, card: DatasetCard | None, record: RunRecord | None, printed: PrintedRow | None
 ) -> tuple[tuple[Cell, ...], list[str]]:
-    """The row of a dataset, and a sentence for every figure of it that is wrong."""
+    """Return the row of a dataset, and a sentence for every figure of it that is wrong."""
     measured: dict[str, float] = record.dataset["statistics"] if record else {}
     own = record.dataset.get("title", name) if record else name
     title = card.title if card else printed.label if printed else own

@@ -1,10 +1,10 @@
-"""One `Table` as Markdown, LaTeX or CSV, and the templates of pages and tables; the HTML page has its own.
+"""Render a `Table` as Markdown, LaTeX or CSV, and fill templates; the HTML page renders its tables itself.
 
-Names and texts are other people's: in a template every value is escaped for the reader of its format unless it says
-`safe`; in `*.txt.j2`, a text for all forms, none is. `*.tex.j2` has `<% %>` and `<< >>`, as braces are LaTeX's; the
+Names and texts are not ours: in a template every value is escaped for its format unless it is marked
+`safe`; in `*.txt.j2`, a text for all formats, none is. `*.tex.j2` has `<% %>` and `<< >>`, as braces are LaTeX's; the
 others have Jinja's usual signs.
 
-Best is bold and second best underlined in all forms that people read. CSV is for programs: a column with figures
+Best is bold and second best underlined in Markdown and LaTeX. CSV is for programs: a column with figures
 becomes `mean`, `std`, `n`, `paper` and `difference`, which are numbers or empty.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PACKAGES = ("array", "booktabs", "graphicx")
-"""What a LaTeX table needs; `in_document` makes a whole document."""
+"""LaTeX packages that a table needs; `in_document` makes a whole document."""
 _LINES = 48
-"""Lines of a LaTeX float; more would be too small to read on one page."""
+"""Largest number of lines of a LaTeX float; more would be too small to read on one page."""
 _FORMULA_SIGNS = {
     *"=+-@",
     *("\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}"),
@@ -35,20 +35,20 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def as_markdown(table: Table) -> str:
-    """GitHub-flavoured Markdown; it has no rules between rows."""
+    """Render a table as GitHub-flavoured Markdown, which has no rules between rows."""
     return render_template("table.md.j2", table=table)
 
 
 def as_latex(table: Table) -> str:
-    """A table, in several floats of one number where it is too long for a page; the last one has the notes."""
+    """Render a table as LaTeX; if too long for a page, as several floats of one number, the last with the notes."""
     return render_template("table.tex.j2", parts=table.parts(_LINES), packages=",".join(PACKAGES))
 
 
 def as_csv(tables: list[Table]) -> str:
-    """Comma-separated values with the columns of all tables, the title of each row's table first.
+    """Render tables as CSV with the columns of all of them, after the title of each row's table.
 
-    A table without such a column leaves it empty. A column with marks, or with figures that the paper has wrong, has a
-    column of them beside it.
+    Columns that a table lacks are empty. Marks, and whether the paper's figure is wrong, are in columns of their own
+    beside the figures.
     """
     import pandas as pd
 
@@ -66,7 +66,7 @@ FORMATS = ("md", "tex", "csv")
 
 
 def render(tables: list[Table], form: str) -> str:
-    """All tables in one of `FORMATS`."""
+    """Render tables in one of `FORMATS`."""
     if form not in FORMATS:
         raise unknown_name("format", form, FORMATS)
     if form == "csv":
@@ -75,7 +75,7 @@ def render(tables: list[Table], form: str) -> str:
 
 
 def in_document(fragments: Iterable[str]) -> str:
-    """A LaTeX document of its own around what `as_latex` made, every table on pages of its own."""
+    """Return a whole LaTeX document of tables from `as_latex`, each on pages of its own."""
     return render_template("document.tex.j2", pages=list(fragments), packages=",".join(PACKAGES))
 
 
@@ -83,10 +83,10 @@ def in_document(fragments: Iterable[str]) -> str:
 
 
 def csv_text(text: str) -> str:
-    """Text that a spreadsheet takes for text, on one line; a leading formula sign gets an apostrophe.
+    """Make a text safe for spreadsheets, on one line; a leading formula sign gets an apostrophe.
 
-    The sign of a number is not a formula. Line breaks go because not every reader knows a quoted one from the end of a
-    row. Some readers take the wide signs of East Asian keyboards for the others, and some skip spaces.
+    The sign of a number is not a formula. Line breaks are removed because some readers take a quoted one for the end of
+    a row. Some readers accept the full-width signs of East Asian keyboards too, and some skip spaces.
     """
     text = printable(text)
     formula = text.lstrip()[:1] in _FORMULA_SIGNS and not _NUMBER.fullmatch(text)
@@ -94,7 +94,7 @@ def csv_text(text: str) -> str:
 
 
 def _csv_column(name: str, cells: list[Cell]) -> dict[str, list[str]]:
-    """A column of the table as columns of the file; words among figures stand in place of the mean."""
+    """Return the CSV columns of a column of the table; text among figures is in the column of the mean."""
     figures = [cell.figure for cell in cells]
     found = {name: [csv_text(cell.main) for cell in cells]}
     if any(figures):
@@ -115,7 +115,7 @@ def _csv_column(name: str, cells: list[Cell]) -> dict[str, list[str]]:
 
 
 def _number(value: float | None, figure: Figure) -> str:
-    """Six decimals at most, whole where whole numbers are shown; more would be noise of the arithmetic."""
+    """Format a number with at most six decimals, or whole if the figure is; further digits are rounding noise."""
     if value is None:
         return ""
     return str(round(value)) if figure.digits == 0 else repr(round(value, 6) + 0.0)
@@ -125,7 +125,7 @@ def _number(value: float | None, figure: Figure) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """A page or table from the template of that name."""
+    """Fill the template of that name."""
     form = name.split(".")[-2]
     return _environment(form).get_template(name).render(**values)
 
@@ -147,7 +147,7 @@ def _environment(form: str) -> "Environment":
         signs |= {"comment_end_string": "#>", "variable_start_string": "<<", "variable_end_string": ">>"}
     environment = Environment(
         loader=PackageLoader("harness.report"),
-        autoescape=True,  # what `finalize` has not made safe would be escaped as HTML
+        autoescape=True,  # anything that `finalize` has not marked safe would be escaped as HTML
         finalize=lambda value: value if isinstance(value, Markup) else _safe(escape(str(value))),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -160,7 +160,7 @@ def _environment(form: str) -> "Environment":
 
 
 def _safe(text: str) -> Markup:
-    """Text that was escaped for its reader."""
+    """Mark text as escaped for its format."""
     return Markup(text)  # noqa: S704
 
 
@@ -171,12 +171,12 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_sentence(text: str) -> str:
-    """A sentence that begins a line: escaped where it would read as an item of a list."""
+    """Escape a sentence that begins a line, so that it is not taken for an item of a list."""
     return _safe(re.sub(r"^(\d*)([-+.)])", r"\1\\\2", markdown_text(text)))
 
 
 def markdown_code(text: str) -> str:
-    """Text as a span of code, whatever is in it."""
+    """Format any text as a Markdown code span."""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return _safe(f"{fence}{space}{' '.join(printable(text).split())}{space}{fence}")

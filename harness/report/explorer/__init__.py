@@ -1,14 +1,14 @@
 """The prediction explorer's data: run folders and prepared datasets -> scripts beside the page.
 
     explorer/manifest.js          harnessExplorer({...}): datasets, their runs, how many rows a file has
-             d0/texts-000.js      harnessShard("d0", "texts", 0, [...], build): query texts, cut
+             d0/texts-000.js      harnessShard("d0", "texts", 0, [...], build): texts of test rows, cut
                 truth-000.js      true labels of the same rows
                 r0-000.js         predictions of one run for the same rows: ids and scores
                 labels-000.js     text, number of train rows and bin of every label
                 r0-hits.js        one character per row: which of its first five predictions are true
 
 One run of each method and encoder is shown, with the method's own settings. Runs whose data, filter setting or metric
-version differ never stand side by side: of several the most frequent is taken, the newest on ties.
+version differ are never shown together: the version with most runs is taken, the newest on ties.
 
 The scripts hold texts of other people, so they are made where they are looked at and stay out of the repository. The
 same runs give the same bytes. `build` is a hash of all that is shown of a dataset, in the manifest too: a page that was
@@ -46,38 +46,38 @@ from harness.runs.record import RunRecord, find_records, is_trial
 __all__ = ["Written", "build_explorer"]
 
 VERSION = 2
-"""Of the files; the page shows those of its own version and no others."""
+"""Version of the files; the page shows those of its own version only."""
 SCRIPT = "manifest.js"
 ROWS = 50_000
-"""Test rows that are shown of a dataset, at most; the first ones."""
+"""Number of test rows of a dataset that are shown at most, from the first."""
 _WRITTEN = re.compile(r"manifest\.js(on)?|d\d+")
 
 
 @dataclass(frozen=True)
 class Written:
-    """What an explorer consists of; nothing is written if there is nothing to show."""
+    """What was written of an explorer; nothing if there is nothing to show."""
 
     datasets: dict[str, tuple[str, ...]]
-    """Run ids by dataset."""
+    """Ids of the shown runs, by dataset."""
     files: int
     bytes: int
     left_out: tuple[str, ...]
-    """A sentence for everything that is not shown but might be expected."""
+    """Sentences that say what is not shown though it might be expected."""
 
 
 def build_explorer(runs: Sequence[Path], out: Path, datasets: Sequence[str] | None = None) -> Written:
-    """Write the explorer's data, the whole of it or nothing; that of an earlier call is replaced.
+    """Write the explorer's data, all or nothing; data of an earlier call is replaced.
 
     Args:
         runs: Folders of run folders.
         out: The folder to write, `explorer` beside the page.
-        datasets: Names; all that have runs if absent.
+        datasets: Names of datasets; None for all with runs.
     """
     shown, left_out = _choose(_find_runs(runs), prepared_folders(), datasets)
     entries: list[dict[str, Any]] = []
     sizes: list[int] = []
     out = out.absolute()
-    # not beside the folder: that is where reports are committed from
+    # not beside the folder, where the lock might be committed with the reports
     lock = home() / "locks" / f"explorer-{hashlib.sha256(os.fsencode(out)).hexdigest()[:16]}"
     with (
         suppress(_NothingToShow),
@@ -105,7 +105,7 @@ def build_explorer(runs: Sequence[Path], out: Path, datasets: Sequence[str] | No
 
 
 def _find_runs(folders: Sequence[Path]) -> list[Run]:
-    """Finished runs on test rows whose predictions are there, oldest first."""
+    """Return finished runs on test rows that have predictions, oldest first."""
     found = {}
     for record in find_records(list(folders)):
         places = [folder / record.run_id for folder in folders]
@@ -118,12 +118,12 @@ def _find_runs(folders: Sequence[Path]) -> list[Run]:
 def _choose(
     runs: list[Run], prepared: dict[str, Path], datasets: Sequence[str] | None
 ) -> tuple[list[Shown], list[str]]:
-    """The runs to show by dataset, and a sentence for everything that is left out but might be expected.
+    """Return the runs to show by dataset, and sentences that say what is left out.
 
     Args:
         runs: From `_find_runs`.
-        prepared: Folders by digest, from `prepared_folders`.
-        datasets: Names, in the order in which they are shown; all if absent.
+        prepared: Prepared folders by digest, from `prepared_folders`.
+        datasets: Names of datasets in the order in which they are shown; None for all.
     """
     by_name: dict[str, list[Run]] = {}
     for run in runs:
@@ -146,7 +146,7 @@ def _choose(
 
 
 def _one_of_each(runs: list[Run]) -> tuple[Run, ...]:
-    """One run per method and encoder, by name: own settings before others, then the lowest seed, then the newest."""
+    """Return one run per method and encoder: default settings before others, then the lowest seed, then the newest."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.record.config["method"], run.record.config["encoder"]), []).append(run)
@@ -172,11 +172,11 @@ def _absent(name: str, runs: list[Run]) -> str:
 
 
 class _NothingToShow(Exception):
-    """No run can be read: what an earlier call wrote stays."""
+    """No run can be read; what an earlier call wrote is kept."""
 
 
 def _readable(shown: Shown, data: Prepared) -> tuple[list[tuple[RunRecord, Predictions]], list[str]]:
-    """The predictions of every run that can be read, and what is wrong with the others."""
+    """Return the predictions of every readable run, and what is wrong with the others."""
     found, faults = [], []
     for run in shown.runs:
         try:
@@ -187,7 +187,7 @@ def _readable(shown: Shown, data: Prepared) -> tuple[list[tuple[RunRecord, Predi
 
 
 def _require_ours(folder: Path) -> None:
-    """Refuse a folder with anything in it that the explorer did not write."""
+    """Raise if a folder has anything in it that the explorer did not write."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What the explorer shows of a dataset and of a run: test rows with their true labels, and what was predicted for them.
+"""The explorer's view of a dataset and a run: test rows with their true labels and predictions.
 
 The data is found by the digest in a run's record, so names and cards do not matter; it is never built for this.
 """
@@ -21,12 +21,12 @@ from harness.report.compare import Run
 
 FILES = ("ids.npy", "scores.npy")
 PER_ROW = 10
-"""Predicted labels that are shown of a row."""
+"""Predicted labels shown per row."""
 HIT_BITS = 5
-"""Predictions of a row whose hits are kept in one character."""
+"""Predictions per row whose hits are stored in one character."""
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _STORED = 1e-3
-"""Percent by which P@k of the predictions may miss what the record says."""
+"""Largest difference, in percentage points, between P@k of the predictions and of the record."""
 DIGITS = 5
 """Significant digits of a score."""
 _POWERS = np.array([float(f"1e{power}") for power in range(64)])
@@ -35,40 +35,40 @@ _POWERS = np.array([float(f"1e{power}") for power in range(64)])
 
 @dataclass(frozen=True)
 class Shown:
-    """The runs of one dataset."""
+    """A dataset with the runs of it that are shown."""
 
     dataset: str
     title: str
     data: Path
-    """Its prepared folder."""
+    """Prepared folder of the dataset."""
     runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Texts and labels, memory-mapped where they are large."""
+    """Texts and labels of a prepared dataset, memory-mapped if they are large."""
 
     texts: Texts
-    """Of the test rows, [M]."""
+    """Texts of the test rows, [M]."""
     label_text: Texts
-    """[L]."""
+    """Texts of the labels, [L]."""
     label_id: Texts
-    """[L]."""
+    """Ids of the labels, [L]."""
     truth: csr_array
     """True labels of the test rows, [M, L]."""
     train_rows: NDArray[np.int64]
-    """How many train rows have each label, [L]."""
+    """Number of train rows with each label, [L]."""
     bins: NDArray[np.int64]
-    """0, 1, 2 for head, torso, tail as `harness.metrics.contributions` counts them, [L]."""
+    """Bin of each label, 0, 1, 2 for head, torso, tail as in `harness.metrics.contributions`, [L]."""
 
     def least(self, last_bin: int) -> int:
-        """The fewest train rows of a label up to this bin; more than any label has if there is none."""
+        """Return the fewest train rows of a label up to this bin; if there is none, more than any label has."""
         within = self.train_rows[self.bins <= last_bin]
         return int(within.min()) if len(within) else int(self.train_rows.max()) + 1
 
 
 def open_prepared(folder: Path) -> Prepared:
-    """Opens a prepared folder."""
+    """Open a prepared folder."""
     label_text = Texts.load(folder, "labels.text")
     train = load_matrix(folder, "train.labels", len(label_text))
     return Prepared(
@@ -83,18 +83,18 @@ def open_prepared(folder: Path) -> Prepared:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The best labels of the rows that are shown."""
+    """Predicted labels of the R rows that are shown."""
 
     ids: NDArray[np.int32]
-    """Best first, -1 for none, [R, per row]."""
+    """Label indices, best first, -1 for none, [R, PER_ROW]."""
     scores: NDArray[np.float64]
-    """Rounded; NaN where there is none, [R, per row]."""
+    """Rounded scores, NaN where there is no label, [R, PER_ROW]."""
     hits: str
     """One character of `ALPHABET` per row: bit i is set if prediction i is true."""
 
 
 def read_predictions(run: Run, data: Prepared, rows: int) -> Predictions:
-    """The predictions of a finished run on this data for the first rows, `PER_ROW` of each, filled up with -1.
+    """Read the predictions of a finished run for the first `rows` rows, `PER_ROW` of each, filled up with -1.
 
     All rows are counted, because P@k of the file must be that of the record: only then are predictions, truth and
     record of one run.
@@ -129,7 +129,7 @@ def _filled(values: NDArray[Any], filler: float) -> NDArray[Any]:
 
 
 def rounded(scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scores to `DIGITS` significant digits, as the doubles whose shortest text has no more; same shape.
+    """Round scores to `DIGITS` significant digits, to doubles whose shortest text has no more; same shape.
 
     With x = d * 10^-p and a whole number d of `DIGITS` digits, the quotient d / 10^p is the double nearest to the
     decimal, because both are exact (up to p = 22: for |x| < 1e-18 the text may be longer). NaN and infinity stay.

@@ -1,6 +1,6 @@
-"""Data as scripts: one call of a function of the page, with JSON for its arguments, and nothing else.
+"""Write data as scripts: each is one call of a function of the page, with JSON arguments.
 
-A page that was opened from a file may not fetch, but it may load scripts. The texts in them are other people's, so the
+A page that was opened from a file may not fetch, but it may load scripts. The texts in them are not ours, so the
 JSON is plain ASCII: line separators that end a JavaScript string, lone surrogates and control characters are escaped
 by that alone, and `<`, `>` and `&` are escaped too, so that nothing reads as markup wherever a script is put.
 """
@@ -24,9 +24,9 @@ from harness.report.rows import changed_settings
 from harness.runs.record import RunRecord
 
 LONGEST = 300
-"""Characters of a text; whole documents would make the shards a copy of the dataset."""
+"""Largest number of characters of a text; whole documents would make the scripts a copy of the dataset."""
 LARGEST = 390_000
-"""Bytes of the rows of one file."""
+"""Largest size of the rows in one file, bytes."""
 _BYTES = 4 * (LONGEST + 1)
 """The first `LONGEST + 1` characters of a text are never longer than this, in UTF-8."""
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\x7f": "\\u007f"}
@@ -34,7 +34,7 @@ METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@5")
 SHARD_ROWS = 500
 SHARD_LABELS = 2000
 _LONGEST_SCORE = 25
-"""Bytes of a score with its comma, at most."""
+"""Largest size of a score with its comma, bytes."""
 _BUILD_DIGITS = 12
 
 
@@ -44,10 +44,10 @@ def write_dataset(
     """Write the scripts of a dataset; returns its entry in the manifest.
 
     Args:
-        folder: To be made; its name is what scripts and manifest call the dataset.
-        shown: What was chosen.
-        data: Its texts and labels.
-        found: Runs with what they predicted, at least one; all of equally many rows.
+        folder: Folder to make; its name stands for the dataset in scripts and manifest.
+        shown: The dataset and its chosen runs.
+        data: Texts and labels of the dataset.
+        found: Records with predictions, at least one; all of equally many rows.
     """
     rows, per_row = found[0][1].ids.shape
     labels = len(data.label_text)
@@ -79,7 +79,7 @@ def write_dataset(
     for place, (_, predictions) in enumerate(found):
         contents |= _numbered(f"r{place}", _predicted(predictions, size))
         contents[f"r{place}-hits", None] = as_json(predictions.hits)
-    # scripts of one build fit together, and no others do
+    # the page combines only scripts of the same build
     build = hashlib.sha256("\n".join([as_json(about), *contents.values()]).encode("ascii")).hexdigest()[:_BUILD_DIGITS]
     folder.mkdir()
     for (kind, number), content in contents.items():
@@ -90,12 +90,12 @@ def write_dataset(
 
 
 def _numbered(kind: str, parts: Iterator[str]) -> dict[tuple[str, int | None], str]:
-    """Contents of files that follow each other, by kind and number."""
+    """Number the contents of consecutive files; by kind and number."""
     return {(kind, number): part for number, part in enumerate(parts)}
 
 
 def _about(name: str, record: RunRecord) -> dict[str, Any]:
-    """The entry of a run; predictions are those of the scorer that the run reports."""
+    """Return the manifest's entry of a run; its predictions are those of the scorer that it reports."""
     changed = changed_settings(record) or {}
     figures = {key: record.metrics[key] for key in METRICS if key in record.metrics}
     return {
@@ -111,7 +111,7 @@ def _about(name: str, record: RunRecord) -> dict[str, Any]:
 
 
 def _label_entries(data: Prepared) -> list[str]:
-    """JSON of text, train rows and bin of every label, [L]; a label without a text is shown by its id."""
+    """Return JSON of text, train rows and bin per label, [L]; a label without a text is shown by its id."""
     texts, ids = (beginnings(column, len(column)) for column in (data.label_text, data.label_id))
     shown = map(as_json, (text if text.strip() else identity for text, identity in zip(texts, ids, strict=True)))
     counts = zip(data.train_rows.tolist(), data.bins.tolist(), strict=True)
@@ -137,7 +137,7 @@ def _predicted(found: Predictions, size: int) -> Iterator[str]:
 
 
 def as_json(value: Any) -> str:
-    """JSON in ASCII that is safe inside a script; NaN and infinity are refused."""
+    """Format a value as ASCII JSON that is safe inside a script; raises on NaN and infinity."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
@@ -145,17 +145,17 @@ def as_json(value: Any) -> str:
 
 
 def numbers(values: NDArray[Any] | list[list[int]]) -> str:
-    """JSON of an array of numbers of any shape; what is not finite becomes null."""
+    """Format an array of numbers of any shape as JSON; what is not finite becomes null."""
     return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).decode("ascii")
 
 
 def call(function: str, *arguments: str) -> bytes:
-    """A script that calls a function; the arguments are JSON already."""
+    """Return a script that calls a function; the arguments are JSON already."""
     return f"{function}({','.join(arguments)});\n".encode("ascii")
 
 
 def beginnings(texts: Texts, rows: int) -> list[str]:
-    """The first rows of a column, cut to `LONGEST` characters and an ellipsis; long texts are never read whole."""
+    """Return the first texts of a column, cut to `LONGEST` characters; long texts are never read whole."""
     values = np.asarray(texts.values)
     starts, ends = texts.offsets[:rows], texts.offsets[1 : rows + 1]
     bounds = zip(starts.tolist(), np.minimum(ends, starts + _BYTES).tolist(), strict=True)
@@ -164,11 +164,11 @@ def beginnings(texts: Texts, rows: int) -> list[str]:
 
 
 def rows_per_file(row_bytes: NDArray[np.int64], usual: int) -> int:
-    """How many rows go into one file: the usual number, halved until no file is larger than `LARGEST`.
+    """Return the rows per file: `usual`, halved until no file is larger than `LARGEST`.
 
     Args:
-        row_bytes: What each row takes, [R].
-        usual: Rows of a file if they are short.
+        row_bytes: Bytes of each row, [R].
+        usual: Rows per file if they are short.
     """
     before = np.concatenate([[0], np.cumsum(row_bytes)])
     while usual > 1:

@@ -1,7 +1,7 @@
-"""Figures as functions of results: `draw_figure(id, results, dataset)` is a `Drawing`, or says what is `Missing`.
+"""Draw figures from results: `draw_figure(name, results, dataset)` returns a `Drawing` or what is `Missing`.
 
 Nothing here runs or trains anything, and matplotlib is imported only when something is drawn. A figure shows one
-dataset, one version of its data and of the metrics; what that left out is in its caption.
+dataset, one version of its data and of the metrics; its caption says what was left out.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ __all__ = ["FIGURES", "Drawing", "Missing", "draw_figure"]
 
 
 class Figure(NamedTuple):
-    """An entry of the table of figures."""
+    """An entry of `FIGURES`: title and drawing function."""
 
     title: str
     draw: Callable[[Results, str], Sketch]
@@ -39,11 +39,11 @@ FIGURES = {
     "sweep": Figure("What a sweep found", sweep.draw_sweep),
     "neighbours": Figure("Labels that occur together", neighbours.draw_neighbours),
 }
-"""In the order in which a report shows them."""
+"""All figures by name, in the order of a report."""
 
 
 def draw_figure(name: str, results: Results, dataset: str) -> Drawing | Missing:
-    """Draw one figure of a dataset; one that lacks its data, or whose numbers no axis can hold, is missing."""
+    """Draw one figure of a dataset; `Missing` if it lacks data, or its numbers cannot be drawn."""
     title, draw = FIGURES[name]
     try:
         with in_style(), np.errstate(over="ignore", invalid="ignore"):
@@ -54,7 +54,7 @@ def draw_figure(name: str, results: Results, dataset: str) -> Drawing | Missing:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # values of a file may be of any kind
         if results == Results(()):
             raise
-        missing_all = draw_figure(name, Results(()), dataset)  # has the command that measures anew
+        missing_all = draw_figure(name, Results(()), dataset)  # has the command that makes new runs
         assert isinstance(missing_all, Missing)
         reason = " ".join(str(error).split()) or type(error).__name__
         why = f"the numbers of these runs on {dataset} cannot be drawn: {reason}"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _ANGLES = np.deg2rad(np.arange(0, 360, 15))
 _REACHES = np.array((0.0, 5.0, 12.0, 20.0, 30.0, 42.0, 56.0, 72.0, 90.0, 110.0))
-"""Free space between a marker and its name, points."""
+"""Distances tried between a marker and its name, points."""
 _MARKER, _GAP, _LEADER = 5.0, 1.5, 7.0
 """Half the width of a marker, free space around a name, and the distance from which on a leader line is drawn."""
 _OUTSIDE, _COVERED, _DOUBTFUL = 1e6, 1e4, 12.0
-"""What a box costs that is outside the axes, that covers something, or that is as near to another point."""
+"""Cost of a box outside the axes, of each thing it covers, and of a box about as near to another point."""
 _SAMPLES = np.linspace(0, 1, 24)[:, None]
 
 
@@ -32,13 +32,13 @@ def place_labels(points: Floats, sizes: Floats, bounds: Floats, lines: Floats | 
         points: Centres of the markers, [n, 2].
         sizes: Widths and heights of the names, [n, 2].
         bounds: Left, bottom, right and top of where names may be, [4].
-        lines: Pieces of lines to keep clear of, [m, 4] (x0, y0, x1, y1).
+        lines: Line segments to keep clear of, [m, 4] (x0, y0, x1, y1).
     """
     pieces = np.empty((0, 4)) if lines is None else lines
     fixed = np.vstack([np.hstack([points - _MARKER + 1, points + _MARKER - 1]), _samples(pieces).reshape(-1, 4)])
     crowd = np.exp(-np.hypot(*(points[:, None] - points).transpose(2, 0, 1)) / 40).sum(1)
     order = np.argsort(-crowd, kind="stable")
-    chosen = np.full((len(points), 4), np.nan)  # a box that is not known yet covers nothing
+    chosen = np.full((len(points), 4), np.nan)  # a box that is not placed yet covers nothing
     for place in [*order, *order]:
         point = points[place]
         boxes = _around(point, sizes[place])
@@ -46,7 +46,7 @@ def place_labels(points: Floats, sizes: Floats, bounds: Floats, lines: Floats | 
         taken = np.vstack([fixed, names, _leaders(others, names).reshape(-1, 4)])
         outside = (boxes[:, :2] < bounds[:2]).any(1) | (boxes[:, 2:] > bounds[2:]).any(1)
         away = _distances(point, boxes)
-        # right of the marker reads best, then left; above and below, a name is easily taken for that of another
+        # right of the marker reads best, then left; a name above or below may be taken for another point's
         turned = 0.6 * np.abs(boxes[:, [1, 3]].mean(1) - point[1]) / (1 + away) + 1.5 * (boxes[:, 2] < point[0])
         cost = away + turned + _DOUBTFUL * _doubtful(boxes, points, place) + _OUTSIDE * outside
         cost += _COVERED * _overlaps(boxes, taken).sum(1)
@@ -61,10 +61,10 @@ def label_points(axis: "Axes", x: Floats, y: Floats, names: Sequence[str], lines
 
     Args:
         axis: Axes whose limits and scales are final.
-        x: Of the points, in data, [n].
-        y: Of the points, in data, [n].
-        names: Of the points, [n].
-        lines: Polylines in data that names keep clear of, [k, 2] each.
+        x: Coordinates of the points, in units of the data, [n].
+        y: Coordinates of the points, in units of the data, [n].
+        names: Names of the points, [n].
+        lines: Polylines that names keep clear of, in units of the data, [k, 2] each.
     """
     figure = axis.get_figure(root=True)
     assert figure is not None
@@ -94,7 +94,7 @@ def label_points(axis: "Axes", x: Floats, y: Floats, names: Sequence[str], lines
 
 
 def _around(point: Floats, size: Floats) -> Floats:
-    """Candidate boxes [c, 4] of one size [2] around a point [2], at every angle and reach."""
+    """Return candidate boxes [c, 4] of one size [2] around a point [2], at every angle and distance."""
     directions = np.column_stack([np.cos(_ANGLES), np.sin(_ANGLES)])
     # stretched per side, so that the box never covers the circle of the marker
     centres = point + (_REACHES[:, None, None] + _MARKER) * directions + np.clip(directions * 1.4, -1, 1) * size / 2
@@ -103,31 +103,31 @@ def _around(point: Floats, size: Floats) -> Floats:
 
 
 def _leaders(points: Floats, boxes: Floats) -> Floats:
-    """Samples [n, 24, 4] of the lines from points [n, 2], or from one [2], to the nearest places of boxes [n, 4]."""
+    """Return samples [n, 24, 4] of lines from points [n, 2], or from one [2], to the nearest places of boxes [n, 4]."""
     ends = np.clip(points, boxes[:, :2], boxes[:, 2:])
     return _samples(np.hstack([np.broadcast_to(points, ends.shape), ends]))
 
 
 def _samples(lines: Floats) -> Floats:
-    """Places along lines [n, 4] (x0, y0, x1, y1) as boxes without a size, [n, 24, 4]."""
+    """Return points along lines [n, 4] (x0, y0, x1, y1) as boxes of size zero, [n, 24, 4]."""
     starts, ends = lines[:, None, :2], lines[:, None, 2:]
     places = starts + _SAMPLES * (ends - starts)
     return np.concatenate([places, places], axis=-1)
 
 
 def _distances(points: Floats, boxes: Floats) -> Floats:
-    """How far a point [2] or points [m, 1, 2] are from boxes [n, 4]; [n] or [m, n]."""
+    """Return the distances of a point [2] or points [m, 1, 2] from boxes [n, 4]; [n] or [m, n]."""
     return np.asarray(np.linalg.norm(np.clip(points, boxes[:, :2], boxes[:, 2:]) - points, axis=-1), np.float64)
 
 
 def _doubtful(boxes: Floats, points: Floats, place: int) -> NDArray[np.bool_]:
-    """Whether another of the points [m, 2] is about as near to a box [n, 4] as its own; [n]."""
+    """Return whether another point of [m, 2] is about as near to a box [n, 4] as its own, [n]."""
     others = np.delete(points, place, axis=0)
     return np.asarray((_distances(others[:, None], boxes) < _distances(points[place], boxes) + 2).any(0), bool)
 
 
 def _overlaps(some: Floats, others: Floats) -> NDArray[np.bool_]:
-    """Which of the boxes [n, 4] cover which of the others [m, 4]; [n, m]."""
+    """Return which boxes [n, 4] overlap which others [m, 4], [n, m]."""
     left, bottom, right, top = some.T[:, :, None]
     across = (left < others[:, 2]) & (others[:, 0] < right)
     return np.asarray(across & (bottom < others[:, 3]) & (others[:, 1] < top), bool)

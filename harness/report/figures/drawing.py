@@ -1,4 +1,4 @@
-"""What drawing a figure gives: the picture with its words and its data, or what is missing to draw it.
+"""The result of drawing a figure: a picture with its text and data, or what is missing to draw it.
 
 A family of figures has functions `(results, dataset) -> Sketch`; one that lacks its data raises `Undrawable`.
 """
@@ -19,9 +19,9 @@ _ALT_ROWS = 40
 
 
 def figure_stem(dataset: str, figure: str) -> str:
-    """Where a figure lies in a report, without its ending; a dataset may be called by a path or by options."""
+    """Return the path of a figure in a report, without suffix; a dataset's name may be a path or have options."""
     safe = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in dataset).strip(".-")
-    # names that look alike without their signs stay apart
+    # keeps names apart that differ only in replaced characters
     suffix = "" if safe == dataset else f"-{hashlib.sha256(dataset.encode(errors='replace')).hexdigest()[:6]}"
     return f"figures/{safe or 'data'}{suffix}/{figure}"
 
@@ -32,10 +32,10 @@ class Sketch:
 
     figure: "Figure"
     data: pd.DataFrame
-    """Everything that is drawn, one row per point, bar or line."""
+    """All drawn data, one row per point, bar or line."""
     caption: str
     words: pd.DataFrame | None = None
-    """What the alternative text describes, where that is not all of the data."""
+    """Data that the alternative text describes; None for all of `data`."""
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,28 @@ class Drawing:
     """A finished figure."""
 
     id: str
-    """File stem, also the anchor on the page."""
+    """Name of the figure: its file stem, and its anchor on the page."""
     title: str
     caption: str
     alt: str
-    """What it shows, for readers who cannot see it."""
+    """Alternative text, for readers who cannot see it."""
     png: bytes
     data: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A figure that cannot be drawn from what there is."""
+    """A figure that cannot be drawn from these results."""
 
     id: str
     title: str
     why: str
     command: str
-    """What to run to get it."""
+    """Command that makes the missing results."""
 
 
 class Undrawable(Exception):
-    """There is not enough to draw a figure: why, and the command that makes what is missing."""
+    """A figure lacks data; has the reason, and the command that makes what is missing."""
 
     def __init__(self, why: str, command: str) -> None:
         super().__init__(why)
@@ -72,7 +72,7 @@ class Undrawable(Exception):
 
 
 def data_digest(data: pd.DataFrame) -> str:
-    """Hash a frame by what no processor computes differently: numbers count to eight digits."""
+    """Hash a frame with numbers rounded to eight digits, so that all processors give the same hash."""
     return hashlib.sha256(data.to_csv(index=False, float_format="%.8g").encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Methods beside each other on one dataset: ranks of the benchmark, shares of head and tail, metrics and costs."""
+"""Figures that compare methods on one dataset: the benchmark, head and tail labels, metrics and costs."""
 
 import shlex
 from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def draw_standing(results: Results, dataset: str) -> Sketch:
-    """Draw P@1 and PSP@5 of every method of the benchmark, the best first; a training is shown once."""
+    """Draw P@1 and PSP@5 of every method of the benchmark, the best first; each training once."""
     searched = MATRIX in table_paths()
     known = table_results(results.records, published_table(MATRIX), [dataset]) if searched else []
     found = [row for table in known if table.own for row in table.rows if row.records]
@@ -145,7 +145,7 @@ def draw_bins(results: Results, dataset: str) -> Sketch:
 
 
 def _bins(group: Group, metrics: list[str]) -> list[pd.DataFrame]:
-    """What each bin of labels holds and adds to the metrics, a frame per seed that has the numbers."""
+    """Return what each bin of labels holds and adds to the metrics: a frame per seed that recorded it."""
     needed = ("labels", "train_pairs", *metrics)
     return [
         pd.DataFrame(record.contributions).astype({"bin": str})
@@ -156,7 +156,7 @@ def _bins(group: Group, metrics: list[str]) -> list[pd.DataFrame]:
 
 
 def _fill_bars(axis: "Axes", heights: Floats, errors: Floats, colours: list[str]) -> None:
-    """Draw one panel: a bar per method with its value behind it."""
+    """Draw one panel: a bar per method with its value at the end."""
     places = np.arange(len(heights))
     axis.barh(places, heights, height=0.68, color=colours, edgecolor="black", linewidth=0.5)
     if errors.any():
@@ -166,7 +166,7 @@ def _fill_bars(axis: "Axes", heights: Floats, errors: Floats, colours: list[str]
         text: dict[str, Any] = {"textcoords": "offset points", "va": "center_baseline", "fontsize": SMALL}
         weight = "bold" if bold and len(heights) > 1 else "normal"
         number = axis.annotate(f"{height:.1f}", (height + error, float(place)), (3, 0), fontweight=weight, **text)
-        # the axes leave room for numbers already, and the layout is slow with hundreds of texts
+        # the axes have room for the numbers, and layout is slow with hundreds of texts
         number.set_in_layout(False)
     axis.grid(False)
     axis.xaxis.set_visible(False)
@@ -175,18 +175,18 @@ def _fill_bars(axis: "Axes", heights: Floats, errors: Floats, colours: list[str]
 
 
 class Plane(NamedTuple):
-    """What is drawn against what; a method is on the frontier when no other beats it in both directions."""
+    """Two quantities drawn against each other; on the frontier are methods that no other beats in both."""
 
     x: str
     """Name of the axis, with its unit after a comma."""
     y: str
     x_value: Callable[[RunRecord], float | None]
     costs: bool
-    """Whether x is a cost, of which less is better and which depends on the machine; else it is a metric."""
+    """Whether x is a cost (less is better, depends on the machine); else it is a metric."""
 
 
 def training_seconds(record: RunRecord) -> float | None:
-    """Seconds of the training; 0 for a method that trains nothing."""
+    """Return the seconds of the training; 0 for a method without one."""
     seconds = record.training.get("seconds", None if record.training else 0.0)
     return None if seconds is None else float(seconds)
 
@@ -227,7 +227,7 @@ def draw_plane(plane: Plane, results: Results, dataset: str) -> Sketch:
 
 
 def frontier(x: Floats, y: Floats, lower_x: bool) -> NDArray[np.bool_]:
-    """Which of n points no other one beats, [n]; more y is better, and less x if `lower_x`, else more x."""
+    """Return which of n points no other one beats, [n]; larger y is better, and smaller x if `lower_x`, else larger."""
     across = -x if lower_x else x
     as_good = (across[None] >= across[:, None]) & (y[None] >= y[:, None])
     better = (across[None] > across[:, None]) | (y[None] > y[:, None])
@@ -235,7 +235,7 @@ def frontier(x: Floats, y: Floats, lower_x: bool) -> NDArray[np.bool_]:
 
 
 def _fill_plane(axis: "Axes", plane: Plane, data: pd.DataFrame, styles: list[Look]) -> None:
-    """Draw everything inside the axes; a look per row of the data."""
+    """Draw everything inside the axes; `styles` are one per row of the data."""
     x_name, y_name = plane.x.split(",")[0], plane.y.split(",")[0]
     x, y, best = data[x_name].to_numpy(), data[y_name].to_numpy(), data["frontier"].to_numpy()
     axis.set(xlabel=plane.x, ylabel=plane.y)
@@ -255,7 +255,7 @@ def _fill_plane(axis: "Axes", plane: Plane, data: pd.DataFrame, styles: list[Loo
     (left, right), (bottom, _) = axis.get_xlim(), axis.get_ylim()
     order = np.lexsort((y[best], x[best]))
     xs, ys = np.repeat(x[best][order], 2), np.repeat(y[best][order], 2)
-    if plane.costs:  # from a point to the right as far as nothing is better, then up to the next
+    if plane.costs:  # steps: from each point to the right, then up to the next one
         line = np.column_stack([np.append(xs, right), np.append(bottom, ys)])
     else:
         line = np.column_stack([np.append(left, xs), np.append(ys, bottom)])
@@ -264,7 +264,7 @@ def _fill_plane(axis: "Axes", plane: Plane, data: pd.DataFrame, styles: list[Loo
 
 
 def _log_costs(axis: "Axes", costs: Floats) -> None:
-    """Make the x axis logarithmic where costs are far apart; what costs nothing stands left of all others."""
+    """Make the x axis logarithmic if costs differ much; a cost of zero is left of all others."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     paid = costs[costs > 0]

@@ -1,4 +1,4 @@
-"""Labels that occur together: a few examples with their strongest neighbours (thesis, figure 1.2)."""
+"""Figure of labels that occur together: a few examples with their strongest neighbours (thesis, figure 1.2)."""
 
 import math
 import re
@@ -13,10 +13,10 @@ from harness.report.results import Example, Results
 
 COLUMNS = 2
 _BAR = "#8CC4E6"
-"""A light tint of the palette's sky blue: black letters on it stay readable, in print too."""
+"""Colour of bars: a light sky blue, on which black text is readable in print too."""
 _LONGEST = 36
 _LONGEST_TITLE = 33
-"""Letters of a label that a panel has room for, and those of a title, which is bold and not alone in its line."""
+"""Characters that a panel has room for in a label, and in its bold title, which shares its line."""
 
 
 def draw_neighbours(results: Results, dataset: str) -> Sketch:
@@ -57,7 +57,7 @@ def draw_neighbours(results: Results, dataset: str) -> Sketch:
 
 
 def ending(name: str, longest: int = _LONGEST) -> str:
-    """A name that fits, by its end, which tells `a.b.c` from `a.b.d`; cut behind a separator if there is one."""
+    """Shorten a name to its end, which tells `a.b.c` from `a.b.d`; cut behind a separator if there is one."""
     clean = format_name(name, len(name) + len("(no name)"))
     if len(clean) <= longest:
         return clean

@@ -1,4 +1,4 @@
-"""Which runs a figure shows: results -> comparable runs -> one group per method, or per variant of one method.
+"""Select the runs of a figure: results -> comparable runs -> one group per method, or per variant of one method.
 
 Runs are comparable when data, filter, propensity constants and metric version are the same; of several such versions
 the one with most runs is shown, the newest on ties. Within it a method is shown at its default settings, one run per
@@ -31,7 +31,7 @@ class Group:
     method: str
     encoder: str
     records: dict[int, RunRecord]
-    """By seed, ascending."""
+    """Records by seed, ascending."""
 
     @property
     def first(self) -> RunRecord:
@@ -39,7 +39,7 @@ class Group:
         return self.records[min(self.records)]
 
     def values(self, of: str | Callable[[RunRecord], float | None]) -> Floats:
-        """A metric of its runs in percent, or what a function finds in their records, [seeds that have it]."""
+        """Return a metric of the runs in percent, or a function's values of their records, [seeds that have one]."""
         found = [one.metrics.get(of) if isinstance(of, str) else of(one) for one in self.records.values()]
         known = np.array([value for value in found if value is not None], np.float64)
         return known[np.isfinite(known)]
@@ -50,12 +50,12 @@ class Comparable:
     """Finished test runs on one version of a dataset."""
 
     records: tuple[RunRecord, ...]
-    """Oldest first; of equal settings and seed the newest."""
+    """Records, oldest first; of those with equal settings and seed, the newest."""
     left_out: int = 0
-    """Finished test runs on other versions of the data, the filter or the metrics."""
+    """Number of finished test runs on other versions of the data, the filter or the metrics."""
 
     def caption(self, rows: str = "Test rows of") -> str:
-        """On which rows of which data the runs were measured, for the end of a caption."""
+        """Say on which rows of which data the runs were measured, for the end of a caption."""
         if not self.records:
             return ""
         first = self.records[0]
@@ -70,7 +70,7 @@ class Comparable:
 
 
 def comparable(results: Results, dataset: str) -> Comparable:
-    """The runs on a dataset that may stand beside each other."""
+    """Return the runs on a dataset that can be compared with each other."""
     newest: dict[Any, RunRecord] = {}
     for record in results.records:
         config = record.config
@@ -88,9 +88,9 @@ def comparable(results: Results, dataset: str) -> Comparable:
 
 
 def default_runs(found: Comparable) -> list[Group]:
-    """Group the runs at default settings by method and encoder, by name.
+    """Group the runs at default settings by method and encoder, sorted by name.
 
-    A method that is not installed here is shown with the settings it has most runs of.
+    A method that is not installed here is shown with the settings of most of its runs.
     """
     groups: dict[tuple[str, str], list[RunRecord]] = {}
     for record in found.records:
@@ -100,7 +100,7 @@ def default_runs(found: Comparable) -> list[Group]:
 
 
 def _defaults(records: list[RunRecord]) -> list[RunRecord]:
-    """Those of one method and encoder, oldest first, that have the default settings."""
+    """Select from runs of one method and encoder, oldest first, those at default settings."""
     if changed_settings(records[0]) is not None:
         return [record for record in records if not changed_settings(record)]
     by_settings: dict[str, list[RunRecord]] = {}
@@ -115,14 +115,14 @@ def _group(method: str, encoder: str, records: Sequence[RunRecord]) -> Group:
 
 
 def summary(values: Floats) -> tuple[float, float]:
-    """Mean and standard deviation over seeds [n]; of one seed the deviation is 0, of none both are NaN."""
+    """Return mean and standard deviation over seeds [n]; with one seed the deviation is 0, with none both are NaN."""
     if not values.size:
         return float("nan"), float("nan")
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
 
 
 def format_seeds(counts: Sequence[int]) -> str:
-    """How many seeds a mean is over, by the number of seeds of each group."""
+    """Say how many seeds a mean is over, from the number of seeds of each group."""
     low, high = min(counts), max(counts)
     if high == 1:
         return "one run each"
@@ -154,24 +154,24 @@ def remarks(found: Comparable, groups: Sequence[Group]) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 method`, `2 methods`."""
+    """Format a count with its noun: `1 method`, `2 methods`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def bench_command(dataset: str, seeds: str = "0,1,2") -> str:
-    """The command that makes the runs a figure lacks."""
+    """Return the command that makes the runs a figure lacks."""
     return f"python -m harness bench --methods all --datasets {shlex.quote(dataset)} --seeds {seeds}"
 
 
 @dataclass(frozen=True)
 class Varied:
-    """What there is of some variants of a method on a dataset."""
+    """The runs of some variants of a method on a dataset."""
 
     method: str
     dataset: str
     variants: tuple[Variant, ...]
     groups: tuple[Group | None, ...]
-    """One per variant; None where there is no run."""
+    """One group per variant; None where there is no run."""
 
     @property
     def known(self) -> list[Group]:
@@ -184,7 +184,7 @@ class Varied:
         return [variant for variant, group in zip(self.variants, self.groups, strict=True) if group is None]
 
     def commands(self, variants: Sequence[Variant] | None = None) -> str:
-        """Commands that make the missing runs, or those of the given variants, one per line."""
+        """Return commands that make the missing runs, or runs of the given variants, one per line."""
         encoder = next((group.encoder for group in self.known), None)
         usual = (default_settings(self.method, self.dataset) or {}).get("encoder")
         start = f"python -m harness bench --methods {self.method} --datasets {shlex.quote(self.dataset)}"
@@ -207,7 +207,7 @@ class Varied:
 def find_variants(
     records: Sequence[RunRecord], method: str, dataset: str, variants: Sequence[Variant], encoder: str | None = None
 ) -> Varied:
-    """Find the runs of each variant among comparable runs, oldest first; without an encoder, for that with most."""
+    """Find the runs of each variant among comparable runs; without `encoder`, for the one with most variants."""
     own = [record for record in records if record.config["method"] == method]
     if encoder is None:
         usual = (default_settings(method, dataset) or {}).get("encoder")

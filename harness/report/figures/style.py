@@ -1,4 +1,4 @@
-"""How all figures look: made for a page 6.3 inches wide, readable in colour and in grey.
+"""The style of all figures: for a text width of 6.3 inches, readable in colour and in grey.
 
 The palette is the one of Okabe and Ito without yellow, which vanishes on paper; markers and line styles differ too, so
 that no figure depends on its colours.
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 WIDTH = 6.3
-"""Inches: the text width of a page, so that sizes in points are those on paper."""
+"""Width of a figure, inches: the text width of a page, so that sizes in points are those on paper."""
 SMALL = 8.0
-"""Points; no text is smaller."""
+"""Smallest font size, points."""
 GREY = "0.35"
 """Colour of frontiers, leader lines and remarks: dark enough for print."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -66,7 +66,7 @@ RC: Any = {
 
 
 class Look(NamedTuple):
-    """How one method, or one setting, is drawn."""
+    """Colour, marker and line style of a method or a setting."""
 
     colour: str
     marker: str
@@ -89,7 +89,7 @@ _KNOWN = {
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Looks by name: the same in every figure, and no two of the given names look alike while looks last."""
+    """Return looks by name: the same in every figure, and different for all given names while there are enough."""
     wanted = set(names)
     found = {name: look for name, look in _KNOWN.items() if name in wanted}
     free = [Look(colour, marker) for marker in MARKERS for colour in COLOURS]
@@ -102,7 +102,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """Apply `RC` and nothing of the user's: matplotlib reads settings while it draws, not only when a figure begins."""
+    """Inside the block, use `RC` over matplotlib's defaults, not the user's settings: these are read while drawing."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -129,7 +129,7 @@ def new_figure(
 def as_png(figure: "Figure", digest: str = "") -> bytes:
     """Draw a figure as a PNG file that carries the digest of its data.
 
-    Equal figures give equal bytes on one machine: no clock, no version. Between machines the digest is what is equal.
+    Equal figures give equal bytes on one machine: no clock, no version. On different machines only the digest is equal.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
@@ -148,7 +148,7 @@ def as_png(figure: "Figure", digest: str = "") -> bytes:
 
 
 def png_metadata(png: bytes) -> tuple[int, int, str]:
-    """Width, height and data digest of a PNG file; zeros and an empty digest of what is no picture."""
+    """Return width, height and data digest of a PNG file; zeros and an empty digest if it is not an image."""
     from PIL import Image
 
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEWEST_TRIALS = 3
-"""Two points in every panel show nothing that their numbers do not."""
+"""Fewest complete trials of a study that is drawn."""
 
 
 def draw_sweep(results: Results, dataset: str) -> Sketch:
@@ -95,7 +95,7 @@ def _quiet() -> Iterator[None]:
 
 
 def study_plots(study: "optuna.Study", objectives: list[str]) -> "dict[str, Figure]":
-    """Every plot of a study that says something, by file stem; later objectives have stems with a number."""
+    """Return every plot of a study that it has data for, by file stem; those of a second objective end in -2."""
     import optuna
     from optuna.visualization import matplotlib as plots
 
@@ -106,13 +106,13 @@ def study_plots(study: "optuna.Study", objectives: list[str]) -> "dict[str, Figu
     if any(trial.intermediate_values for trial in trials) and len(objectives) == 1:
         found["intermediate"] = _plot(plots.plot_intermediate_values, study)
     for at, name in enumerate(objectives if complete else ()):
-        # without a target Optuna knows which way is better, and shows the best so far
+        # without a target Optuna knows that larger is better, and shows the best so far
         target = _target(at) if len(objectives) > 1 else None
         about: dict[str, Any] = {"target": target, "target_name": f"validation {name}, %"}
         last = f"-{at + 1}" if at else ""
         found[f"history{last}"] = _plot(plots.plot_optimization_history, study, **about)
         if varied:
-            # constrained, because of its colour bar; a single axis beside one cannot be laid out like that
+            # a colour bar needs the constrained layout, which fails with a single axis
             layout = "constrained" if varied > 1 else "tight"
             given: dict[str, Any] = {"target": _target(at), "target_name": f"{name}, %", "layout": layout}
             figure = _plot(plots.plot_slice, study, **given)
@@ -129,9 +129,9 @@ def study_plots(study: "optuna.Study", objectives: list[str]) -> "dict[str, Figu
 
 
 def importances(study: "optuna.Study", objective: int = 0) -> dict[str, float]:
-    """How much each parameter decides about an objective, shares that sum to 1, largest first (PED-ANOVA).
+    """Return the importance of each parameter for an objective: shares that sum to 1, largest first (PED-ANOVA).
 
-    Empty where the study says nothing yet: too few complete trials, or all alike.
+    Empty if there are too few complete trials, or all have the same value.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
     from optuna.trial import TrialState
@@ -148,7 +148,7 @@ def importances(study: "optuna.Study", objective: int = 0) -> dict[str, float]:
 
 
 def _target(objective: int, sign: int = 1) -> "Callable[[optuna.trial.FrozenTrial], float]":
-    """One objective of a trial; PED-ANOVA takes smaller for better where a target is given, hence the sign."""
+    """Return a function that reads one objective; with a target, PED-ANOVA minimises, hence the sign."""
     return lambda trial: sign * float(trial.values[objective])
 
 

@@ -1,4 +1,4 @@
-"""How trainings went: losses and pools over epochs, and what Gandalf, its share of labels, beta and eta change."""
+"""Figures of trainings: losses and pools over epochs, and the effects of Gandalf, its share of labels, beta and eta."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ _POOLS: "dict[str, tuple[str, str, LineStyleType]]" = {
 _LINES = _LOSSES | _POOLS
 _COLUMNS = 4
 _WIDE = 500.0
-"""Ratio of the largest to the smallest loss from which on an axis is logarithmic."""
+"""Ratio of the largest to the smallest loss above which an axis is logarithmic."""
 
 
 def draw_course(results: Results, dataset: str) -> Sketch:
@@ -90,9 +90,9 @@ def draw_course(results: Results, dataset: str) -> Sketch:
 
 
 def course_of(group: Group) -> pd.DataFrame:
-    """The curves of a group at the steps that all its runs have: curve, stage, epoch, mean, std; empty without a loss.
+    """Return a group's curves at steps that all its runs have: curve, stage, epoch, mean, std; empty without a loss.
 
-    A new stage counts its epochs from 1 again; here they are counted through.
+    Epochs, which each stage counts from 1, are counted on over all stages here.
     """
     runs = {
         seed: pd.DataFrame({name: pd.Series(values, dtype=float) for name, values in record.curves.items()})
@@ -120,7 +120,7 @@ def course_of(group: Group) -> pd.DataFrame:
 
 
 def stages(epochs: Sequence[float | None] | NDArray[np.float64]) -> NDArray[np.int64]:
-    """Number the stages of a training by its epochs [T]: a new one begins where the epoch does not grow; [T]."""
+    """Return the stage of each of T steps from its epoch [T]: a new stage begins where the epoch does not grow."""
     series: pd.Series[float] = pd.Series(np.array(epochs, np.float64))
     known = series.dropna()
     numbers = (known.diff() <= 0).cumsum().reindex(series.index).ffill().fillna(0)
@@ -128,7 +128,7 @@ def stages(epochs: Sequence[float | None] | NDArray[np.float64]) -> NDArray[np.i
 
 
 def _fill_course(axis: "Axes", course: pd.DataFrame) -> None:
-    """Draw means over the seeds with one standard deviation; no line leads from one stage to the next."""
+    """Draw means over seeds with one standard deviation; lines are interrupted between stages."""
     from matplotlib.ticker import MaxNLocator
 
     for (name, _), part in course.groupby(["curve", "stage"], sort=False):
@@ -144,7 +144,7 @@ def _fill_course(axis: "Axes", course: pd.DataFrame) -> None:
 
 
 def _fill_losses(axis: "Axes", course: pd.DataFrame) -> None:
-    """Begin at zero, or make the axis logarithmic where stages have losses of very different sizes."""
+    """Draw losses on an axis from zero, or on a logarithmic one if they differ much in size."""
     _fill_course(axis, course)
     axis.tick_params(labelbottom=False)
     low, high = course["mean"].min(), course["mean"].max()
@@ -157,7 +157,7 @@ def _fill_losses(axis: "Axes", course: pd.DataFrame) -> None:
 
 
 def _fill_pools(axis: "Axes", course: pd.DataFrame, limits: tuple[float, float] | None, first: bool) -> None:
-    """Give all lower panels one logarithmic scale, its numbers in the first column alone."""
+    """Draw pool sizes on the logarithmic scale of all lower panels, with numbers in the first column only."""
     _fill_course(axis, course)
     axis.set_xlabel("epoch", fontsize=SMALL, labelpad=1)
     if limits is None:
@@ -210,7 +210,7 @@ def draw_iterations(results: Results, dataset: str) -> Sketch:
 
 
 def last_stage(group: Group, metric: str) -> pd.DataFrame:
-    """A metric on validation rows over the steps of the last stage: step, mean, std, at steps that all seeds have."""
+    """Return a validation metric over the steps of the last stage that all seeds have: step, mean, std."""
     by_seed = []
     for record in group.records.values():
         steps = record.curves.get("step", [])
@@ -226,7 +226,7 @@ def last_stage(group: Group, metric: str) -> pd.DataFrame:
 
 
 def _validated_pair(runs: list[RunRecord], dataset: str) -> Varied:
-    """Find runs with and without Gandalf; of several validation splits the one with most runs, the usual on ties."""
+    """Find runs with and without Gandalf on the validation split with most runs; on ties, the default split first."""
     usual: dict[str, Any] = {"size": VALIDATION}
     own = [settings(run.config).items() for run in runs if run.config["method"] == SUBJECT]
     prefix = "validation."
@@ -267,7 +267,7 @@ def draw_subsampling(results: Results, dataset: str) -> Sketch:
             (metric, line, share, *summary(group.values(metric)))
             for metric in metrics
             for line in drawn
-            for order, share, group in known  # the shares of one order ascend
+            for order, share, group in known  # shares of an order ascend
             if order in ("", line)
         ],
         columns=["metric", "order", "share", "mean", "std"],
@@ -326,7 +326,7 @@ def draw_positives(results: Results, dataset: str) -> Sketch:
 
 
 def mean_positives(record: RunRecord) -> float | None:
-    """The mean number of positives per query over the last epochs; None if the record has no course of it."""
+    """Return the mean number of positives per query over the last epochs; None if it was not recorded."""
     known = [value for value in record.curves.get("train/positives", []) if value is not None]
     return float(np.mean(known[-LAST:])) if known else None
 

@@ -1,8 +1,8 @@
-"""The page: results -> `page_data` -> `build_page` -> one HTML file that asks nothing of another place.
+"""The page: results -> `page_data` -> `build_page` -> one HTML file that loads nothing from elsewhere.
 
 Style, script and data are inside the file, so it works from a disk and offline. Pictures are read from `figures/`
 beside it, and the prediction explorer reads scripts in `explorer/`, made by `harness.report.explorer`.
-Names and texts are other people's. They reach the page as escaped HTML or as JSON that scripts show as text, never as
+Names and texts are not ours. They reach the page as escaped HTML or as JSON that scripts show as text, never as
 markup, and a content security policy lets nothing run but the page's own script (by its hash) and those of the
 explorer.
 """
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 __all__ = ["build_page", "page_data"]
 
 SCRIPTS = ("dom.js", "charts.js", "table.js", "drawer.js", "shards.js", "explorer.js", "compare.js", "page.js")
-"""In the order in which they build on each other; together they are one script."""
+"""Script files, joined into one script in this order, in which they build on each other."""
 _DIGITS = 4
-"""Significant digits that are kept of a fraction: percentages are shown with two decimals."""
+"""Significant digits kept of a fraction; percentages are shown with two decimals."""
 
 Figures = Mapping[str, Sequence[Drawing | Missing]]
-"""By dataset, in the order in which they are shown."""
+"""Figures by dataset, in the order in which they are shown."""
 
 
 def build_page(data: dict[str, Any], figures: Figures, tables: Sequence[Table | Document] = ()) -> str:
-    """Make the whole page as HTML; the same arguments give the same text.
+    """Return the whole page as HTML; the same arguments give the same text.
 
     Args:
-        data: What `page_data` gives.
-        figures: Their pictures are expected beside the page, at `figure_stem`.
+        data: Data of the page, from `page_data`.
+        figures: Figures by dataset; their pictures are expected beside the page, at `figure_stem`.
         tables: Tables of the papers and others, in the order in which they are shown.
     """
     style = _asset("page.css")
@@ -76,7 +76,7 @@ def _template() -> "Template":
 
 
 def _printable(value: Any) -> Any:
-    """Spell out characters that act instead of being seen; text that is markup already stays."""
+    """Replace control characters by visible text; values that are not plain `str`, such as markup, stay."""
     return printable(value) if type(value) is str else value
 
 
@@ -85,7 +85,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the page may do: its own style and script, pictures and the explorer's scripts from where it lies.
+    """Return the content security policy: the page's style and script, and pictures and scripts from its own place.
 
     `'self'` covers a page from a server; a page from a disk has no origin in some browsers, so `file:` is named too.
     """
@@ -100,7 +100,7 @@ def _policy(style: str, script: str) -> str:
 
 
 def _parts(one: Table | Document) -> list[tuple[str, Table]]:
-    """The tables of a document that have a figure of ours, the fullest first, with what tells them apart."""
+    """Return tables of a document with a measured figure, the fullest first, each with a distinct short title."""
     if isinstance(one, Table):
         return [("", one)]
 
@@ -113,7 +113,7 @@ def _parts(one: Table | Document) -> list[tuple[str, Table]]:
 
 
 def _picture(dataset: str, figure: Drawing | Missing) -> tuple[str, int, int]:
-    """Address, width and height of a picture, whose place the page keeps until it is loaded; empty if missing."""
+    """Return address, width and height of a figure's picture; empty and zeros if it is missing."""
     if isinstance(figure, Missing):
         return "", 0, 0
     return quote(f"{figure_stem(dataset, figure.id)}.png"), *png_metadata(figure.png)[:2]
@@ -143,12 +143,12 @@ def packed(value: Any) -> dict[str, Any]:
 
 
 def script_json(value: Any) -> str:
-    """A value as JSON that can stand inside a script element; fractions are short, NaN is null."""
+    """Format a value as JSON for a script element; fractions are rounded, NaN becomes null."""
     return as_json(rounded(value))
 
 
 def rounded(value: Any) -> Any:
-    """The same value with fractions cut to four significant digits, and None for floats that are not finite."""
+    """Return a value with fractions rounded to four significant digits, and None for floats that are not finite."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None

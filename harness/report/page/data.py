@@ -1,7 +1,7 @@
-"""What the page's scripts work on: the comparison with its groups of runs, and every run as far as a reader wants it.
+"""Data of the page's scripts: the comparison with its groups of runs, and the shown parts of every run.
 
-A comparison row is a group of runs that differ in nothing but their seed, once for every scorer, as in
-`harness.report.comparison`.
+A row of the comparison is a group of runs that differ only in their seed, once per scorer, as in
+`harness.report.documents.comparison`.
 """
 
 import itertools
@@ -20,18 +20,18 @@ from harness.settings.layers import flatten
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@5", "C@5")
 _OF_BIN = ("P@5", "PSP@5")
 _NOT_DRAWN = {"train/epoch", "train/seconds", "train/negatives"}
-"""Curves that say nothing beside the others: negatives are the pool without positives."""
+"""Curves that add nothing to the others: negatives are the pool without positives."""
 _POINTS = 20
-"""Points that are kept of a curve: as many as a small chart can show."""
+"""Number of points kept of a curve: as many as a small chart can show."""
 
 
 def page_data(results: Results, benchmark: Collection[str] = ()) -> dict[str, Any]:
-    """Everything the page shows of the runs, as plain values; the same arguments give the same values.
+    """Return everything the page shows of the runs, as plain values; the same arguments give the same values.
 
     Args:
-        results: Records, and what belongs to them.
-        benchmark: Ids of the runs of the benchmark. On datasets that have some, these are what the page begins with and
-            judges by; on others it is runs at default settings.
+        results: Records of the runs, with their studies and neighbours.
+        benchmark: Ids of the runs of the benchmark. On datasets with such runs, the page begins with them and
+            judges by them; on others it does so with runs at default settings.
     """
     records = {record.run_id: record for record in results.records}
     try:
@@ -61,7 +61,7 @@ def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord], benchmark: set
     if frame.empty:
         return []
     changed = _format_changes(frame, records)
-    # records of different age may not have the same keys: what reads alike is one row, the newest run of a seed counts
+    # older records may lack keys: runs with the same text are one row, and the newest run of a seed counts
     frame = frame.assign(settings=frame["run_id"].map(changed)).drop_duplicates(
         [*TABLE_KEYS, *GROUP, "seed"], keep="last"
     )
@@ -83,13 +83,13 @@ def _datasets(frame: pd.DataFrame, records: dict[str, RunRecord], benchmark: set
                 "rows": _rows(part, shown, records, benchmark if judged else None),
             }
         )
-    found.sort(key=lambda one: (-len(one["rows"]), one["name"]))  # where there is most to compare comes first
+    found.sort(key=lambda one: (-len(one["rows"]), one["name"]))  # datasets with most rows first
     _name_apart(found)
     return found
 
 
 def _circumstances(about: dict[str, Any]) -> list[str]:
-    """Under what the runs of a table were measured, in words: one for each of `TABLE_KEYS` but the dataset's name."""
+    """Say how the runs of a table were measured: a text for each of `TABLE_KEYS` but the dataset's name."""
     masked = not pd.isna(about["filter"]) and bool(about["filter"])
     return [
         f"data {about['digest']}" if about["digest"] else "data without a digest",
@@ -101,9 +101,9 @@ def _circumstances(about: dict[str, Any]) -> list[str]:
 
 
 def _name_apart(datasets: list[dict[str, Any]]) -> None:
-    """Gives each dataset a key for the address of a view and a label for the reader, no two of them alike.
+    """Give each dataset a unique key, for addresses of the page, and a unique label.
 
-    Several tables of one dataset are told apart by what they were measured under, as far as that differs.
+    Labels of several tables of one dataset have what differs in how they were measured.
     """
     by_name: dict[str, list[list[str]]] = {}
     for one in datasets:
@@ -117,7 +117,7 @@ def _name_apart(datasets: list[dict[str, Any]]) -> None:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """The name, with a number where another has it; it is taken from now on."""
+    """Return the name, with a number if it is taken, and add it to `taken`."""
     candidates = itertools.chain([name], (f"{name} ({number})" for number in itertools.count(2)))
     free = next(one for one in candidates if one not in taken)
     taken.add(free)
@@ -132,7 +132,7 @@ def _measured(part: pd.DataFrame) -> list[str]:
 def _rows(
     part: pd.DataFrame, shown: list[str], records: dict[str, RunRecord], benchmark: set[str] | None
 ) -> list[dict[str, Any]]:
-    """One row for each group of runs that differ in the seed alone; without a benchmark, default settings are main."""
+    """Return one row per group of runs that differ only in the seed; without a benchmark, default settings are main."""
     rows = []
     for key, group in part.sort_values(["seed", "run_id"]).groupby(GROUP, sort=True):
         names = dict(zip(GROUP, key, strict=True))
@@ -152,13 +152,13 @@ def _rows(
 
 
 def _figure(values: "pd.Series[float]") -> dict[str, float | None]:
-    """Mean over seeds, and the sample deviation where there are several."""
+    """Return the mean over seeds, and the sample standard deviation if there are several."""
     figure = Figure.of(values.dropna().tolist())
     return {"mean": figure.mean} | ({} if figure.std is None else {"std": figure.std})
 
 
 def _format_changes(frame: pd.DataFrame, records: dict[str, RunRecord]) -> dict[str, str]:
-    """By run id, where its settings differ from the method's defaults, or from other runs of a method unknown here."""
+    """Format by run id the settings that differ from the method's defaults, or from other runs of an unknown method."""
     texts = {}
     for _, alike in frame.drop_duplicates("run_id").groupby("method"):
         apart = differences(list(alike["settings"]))
@@ -199,7 +199,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
 
 
 def _bins(record: RunRecord) -> list[dict[str, Any]]:
-    """What each bin of labels gives to the metrics; None where a record has no number for it."""
+    """Return what each bin of labels adds to the metrics; None where a record has no number for it."""
     names = [name for name in _OF_BIN if any(is_number(one.get(name)) for one in record.contributions)]
     if not names:
         return []
@@ -210,10 +210,10 @@ def _bins(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _thinned(curves: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
-    """Curves of about `_POINTS` points at most: evenly spaced, the last, and those where validation was measured.
+    """Thin curves to about `_POINTS` points: evenly spaced ones, the last, and those with validation scores.
 
-    A series that is shorter than the steps ends in gaps, and a point without a step has no place; such records come
-    from trainings that were cut off.
+    A curve that is shorter than the steps is filled with None, and points without a step are left out; trainings that
+    were interrupted leave such records.
     """
     placed = [index for index, step in enumerate(curves.get("step", [])) if is_number(step)]
     if not placed:
