@@ -33,7 +33,7 @@ def draw_one(anchor: Tensor, anchors: int, targets: Tensor | None, generator: to
 def draw_some(anchor: Tensor, anchors: int, k: int, generator: torch.Generator | None = None) -> Tensor:
     """Draw up to k pairs of every anchor without replacement, all sets equally likely; return which, [n] bool.
 
-    Floyd's algorithm: draw number j = 0 .. k-1 takes one of the first n - k + j + 1 pairs of the n, or the last of these
+    Floyd: draw number j = 0 .. k-1 takes one of the first n - k + j + 1 pairs of the n, or the last of these
     if that one is taken already.
 
     Args:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from harness.model.encoders.encoder import Encoder, LearningRates
 
 _NOT_OPTIONS = ("name", "seed", "max_len")
-"""Given by the run itself; `max_len` is a setting of the run, because tokens are shared between encoders."""
+"""Arguments that the run gives; `max_len` is a setting of the run, because tokens are shared between encoders."""
 
 
 def is_folder(name: str) -> bool:
-    """Whether an encoder's name means a model folder: it contains a slash, or is not registered and exists."""
+    """Return whether an encoder's name means a model folder: it contains a slash, or is not registered and exists."""
     return "/" in name or (name not in ENCODERS and files.is_folder(name))
 
 
 def learning_rates(name: str) -> "LearningRates | None":
-    """What an encoder trains with unless a setting says otherwise, by the class its factory builds; None if unknown."""
+    """Return the default learning rates of an encoder, from the class that its factory builds; None if unknown."""
     try:
         kind = get_type_hints(check_encoder(name, {})).get("return")
     except NameError:  # in a factory of another package
@@ -38,7 +38,7 @@ def learning_rates(name: str) -> "LearningRates | None":
 
 
 def check_encoder(name: str, options: dict[str, Any]) -> Any:
-    """The factory of an encoder, after checking its name and the names and types of its options."""
+    """Return the factory of an encoder after checking its name and the names and types of its options."""
     factory = (
         import_module("harness.model.encoders.transformer").load_pretrained if is_folder(name) else ENCODERS.get(name)
     )
@@ -54,11 +54,11 @@ def check_encoder(name: str, options: dict[str, Any]) -> Any:
 
 
 def load_encoder(name: str, *, seed: int, **options: Any) -> "Encoder":
-    """Builds an encoder by registered name, or from a local folder of config.json, safetensors and tokenizer.json.
+    """Build an encoder by registered name, or from a local folder of config.json, safetensors and tokenizer.json.
 
     Args:
-        name: One of `ENCODERS`, or a path.
-        seed: For whatever is drawn at random; loading pretrained weights draws nothing.
+        name: One of `ENCODERS`, or the path of a model folder.
+        seed: Seed of random weights; loading pretrained weights draws nothing.
         options: Keyword options of that encoder, for example `dim` of `static`; documented there.
     """
     encoder: Encoder = check_encoder(name, options)(name=name, seed=seed, **options)

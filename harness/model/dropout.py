@@ -18,7 +18,7 @@ _LEVELS = 1 << 16
 
 
 def seed_dropout(seed: int) -> None:
-    """Let every dropout from here on draw its masks from a seed.
+    """Seed the generator that every dropout draws its masks from.
 
     Where there is only a CPU `torch.manual_seed` notes the call stack for devices yet to come: half a millisecond.
     """
@@ -32,14 +32,14 @@ class Dropout(nn.Dropout):
     """`nn.Dropout` with masks that are drawn faster; in evaluation the identity."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Zeroes elements of a tensor of any shape and scales up the others."""
+        """Zero random elements of a tensor of any shape and scale up the others."""
         return dropout(input, self.p, self.training)
 
 
 def dropout(values: Tensor, p: float, training: bool = True) -> Tensor:
-    """`values` (any shape) with a share p of the elements zeroed and the others divided by 1 - p.
+    """Return `values` (any shape) with a share p of the elements zeroed and the others divided by 1 - p.
 
-    A new tensor, or `values` itself where nothing is to be dropped.
+    It is a new tensor, or `values` itself where nothing is to be dropped.
     """
     if not training or p == 0:
         return values
@@ -50,22 +50,22 @@ def dropout(values: Tensor, p: float, training: bool = True) -> Tensor:
 
 
 def without_memory() -> bool:
-    """Whether new tensors have a shape and no values, as under torch's fake tensors: `harness.plan` counts them."""
+    """Return whether new tensors have a shape but no values, as torch's fake tensors, which `harness.plan` counts."""
     return type(torch.empty(0)) is not Tensor
 
 
 def kept_scale(p: float) -> float:
-    """What survives is multiplied by this: 1 / (1 - q)."""
+    """Return the factor of the elements that are kept: 1 / (1 - q)."""
     return _LEVELS / (_LEVELS - round(p * _LEVELS))
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
-    """A uint8 tensor on the CPU, 1 where an element survives and 0 elsewhere; torch's stream gives the seed."""
+    """Draw a uint8 mask on the CPU, 1 where an element is kept and 0 elsewhere; torch's generator gives the seed."""
     return drawn_mask(shape, p, np.random.SFC64(int(torch.randint(torch.iinfo(torch.int64).max, ()))))
 
 
 def drawn_mask(shape: torch.Size, p: float, bits: np.random.SFC64) -> Tensor:
-    """The same from given random bits."""
+    """Draw a mask as `keep_mask` does, from the given random bits."""
     if without_memory():
         return torch.empty(shape, dtype=torch.uint8)
     count = shape.numel()
@@ -75,7 +75,7 @@ def drawn_mask(shape: torch.Size, p: float, bits: np.random.SFC64) -> Tensor:
 
 
 def masked(values: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """`values` times `keep` (uint8, the same shape) times `scale`, a new tensor."""
+    """Return `values` times `keep` (uint8, the same shape) times `scale`, a new tensor."""
     # torch multiplies by a narrower type many times slower than it widens it
     return keep.to(values.dtype).mul_(values).mul_(scale)
 

@@ -18,24 +18,24 @@ TEACHER = "teacher"
 
 
 def folders_in(encoder: str, options: dict[str, Any]) -> dict[str, str]:
-    """The settings of an encoder that name a model folder: `encoder`, `teacher`."""
+    """Return the settings of an encoder that name a model folder, by key: `encoder`, `teacher`."""
     named = {"encoder": encoder, TEACHER: options.get(TEACHER)}
     return {key: value for key, value in named.items() if isinstance(value, str) and is_folder(value)}
 
 
 def remember_folders(config: RunConfig, identity: str) -> None:
-    """Notes where the model folders of an encoder are; nothing to note for one that goes by its name.
+    """Write down where the model folders of an encoder are; nothing if its settings name none.
 
     Args:
-        config: With the paths as the user gave them.
-        identity: Of the encoder.
+        config: Config of the run, with the paths as the user gave them.
+        identity: The encoder's identity, a hash.
     """
     if found := folders_in(config.encoder, dict(config.encoder_options)):
         write_json(_note(identity), {key: str(Path(place).expanduser().absolute()) for key, place in found.items()})
 
 
 def remembered_folders(config: dict[str, Any], identity: str | None) -> dict[str, Path]:
-    """Folders that a recorded config names, where they were noted for its encoder and are still there.
+    """Return the folders that a recorded config names, if they were noted for its encoder and still exist.
 
     Another run of the same encoder may have its weights from elsewhere, so what the config does not name is left alone.
     """
@@ -52,12 +52,12 @@ def remembered_folders(config: dict[str, Any], identity: str | None) -> dict[str
 
 
 def _means(recorded: Any, place: Path) -> bool:
-    """Whether a recorded name is that of a folder, not of a registered encoder."""
+    """Return whether a recorded name is that of the folder `place`, not of a registered encoder."""
     return isinstance(recorded, str) and recorded not in ENCODERS and recorded.removeprefix("./") == place.name
 
 
 def with_folders(config: dict[str, Any], folders: dict[str, Path]) -> dict[str, Any]:
-    """Settings `encoder` and `encoder_options` of a recorded config with paths in the place of names."""
+    """Return `encoder` and `encoder_options` of a recorded config with names of folders replaced by paths."""
     changes: dict[str, Any] = {}
     if "encoder" in folders:
         changes["encoder"] = str(folders["encoder"])

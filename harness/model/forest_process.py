@@ -20,7 +20,7 @@ from harness.machine.threads import begin
 
 
 def main(argument: str) -> None:
-    """Trains on the data file, and saves the model and what the training took."""
+    """Train on the data file; save the model and the metadata of the training."""
     job = json.loads(argument)
     begin(threading.Thread(target=end_with_parent, args=(job,), daemon=True))
     omikuji = import_module("omikuji")

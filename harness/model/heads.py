@@ -31,7 +31,7 @@ class RetrievalHead(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, encoded: Tensor) -> Tensor:
-        """Unit vectors [n, D] of encoded texts [n, E]."""
+        """Return unit vectors [n, D] of encoded texts [n, E]."""
         return unit(self.dropout(torch.tanh(self.projection(encoded))))
 
 
@@ -43,7 +43,7 @@ class PlainHead(nn.Module):
         self.normalise = normalise
 
     def forward(self, encoded: Tensor) -> Tensor:
-        """Vectors [n, E] of encoded texts [n, E]."""
+        """Return the vectors [n, E] of encoded texts [n, E]."""
         return unit(encoded) if self.normalise else encoded
 
 
@@ -64,18 +64,18 @@ class Classifier(nn.Module):
         table_type: torch.dtype = torch.float32,
         table_on_host: bool = False,
     ) -> None:
-        """Makes an empty table.
+        """Make a table of zeros.
 
         Args:
-            width: E, what the encoder gives.
-            dim: D, equal to E unless `projected`.
-            labels: L.
+            width: Dimension E of the encoder's vectors.
+            dim: Dimension D of the table, equal to E unless `projected`.
+            labels: Number of labels L.
             logits: How it scores in training.
-            dropout: Of the query vectors.
-            row_dropout: Of the gathered rows of Psi.
+            dropout: Dropout of the query vectors.
+            row_dropout: Dropout of the gathered rows of Psi.
             projected: Put a linear layer between encoder and table.
             searched: How it scores when labels are searched.
-            table_type: What Psi is stored in: float32 or bfloat16.
+            table_type: Type in which Psi is stored: float32 or bfloat16.
             table_on_host: Keep Psi in CPU memory, whatever device the model moves to.
         """
         super().__init__()
@@ -89,12 +89,12 @@ class Classifier(nn.Module):
         self.logits = logits
 
     def forward(self, encoded: Tensor) -> Tensor:
-        """Query vectors [n, D] of encoded texts [n, E]."""
+        """Return query vectors [n, D] of encoded texts [n, E]."""
         vectors = self.dropout(self.projection(encoded))
         return unit(vectors) if self.logits == "cosine" else vectors
 
     def rows(self, gathered: Tensor) -> Tensor:
-        """Label vectors [P, D] of rows [P, D] gathered from the table."""
+        """Return label vectors [P, D] of rows [P, D] gathered from the table."""
         vectors = self.row_dropout(gathered)
         return unit(vectors) if self.logits == "cosine" else vectors
 
@@ -110,7 +110,7 @@ class TwoHeads(nn.Module):
 
 
 def start_projection(layer: nn.Linear, start: HeadStart, generator: torch.Generator) -> None:
-    """First values of a head: Xavier-uniform (papers), or orthogonal, which keeps all angles when D >= E; bias 0."""
+    """Initialise a head: Xavier-uniform (papers), or orthogonal, which keeps all angles when D >= E; bias 0."""
     draw = nn.init.orthogonal_ if start == "orthogonal" else nn.init.xavier_uniform_
     draw(layer.weight, generator=generator)
     nn.init.zeros_(layer.bias)

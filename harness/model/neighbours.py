@@ -25,22 +25,22 @@ _BLOCK_PRODUCTS = 1 << 20
 
 @dataclass(frozen=True)
 class VotingRows:
-    """Train rows and, where they vote, label texts: R of them."""
+    """The R rows that vote: train rows and, if asked for, label texts; F is the number of features."""
 
     features: csr_array
-    """Transposed: the rows that have a term, [F, R]."""
+    """Features of the rows, transposed, [F, R]."""
     votes: csr_array
-    """[R, L]."""
+    """Weight of each row's vote for each label, [R, L]."""
 
     def nearest(self, queries: csr_array, count: int) -> csr_array:
-        """Cosines of queries [b, F] with the nearest rows of each, [b, R]."""
+        """Return the cosines of queries [b, F] with the `count` nearest rows of each, [b, R]."""
         ids, cosines = top_entries(queries @ self.features, count)
         found = ids >= 0
         indptr = np.concatenate([[0], np.cumsum(found.sum(1))])
         return csr_array((cosines[found], ids[found], indptr), shape=(len(ids), self.features.shape[1]))
 
     def blocks(self, queries: csr_array) -> list[tuple[int, int]]:
-        """Consecutive ranges of queries [n, F] of bounded work, one query at least."""
+        """Cut queries [n, F] into consecutive ranges of bounded work, of one query at least."""
         rows_with = np.diff(self.features.indptr)
         done = np.concatenate([[0], np.cumsum(rows_with[queries.indices])])[queries.indptr]
         blocks, start = [], 0
@@ -52,7 +52,7 @@ class VotingRows:
 
 
 class Neighbours:
-    """The method as `harness.run` sees it: fitted in one go, ranking by itself."""
+    """A model that is fitted in one go and ranks the labels itself, for `harness.run`."""
 
     scorers = ("neighbours",)
     text_scorer = None
@@ -60,13 +60,13 @@ class Neighbours:
     def __init__(
         self, inputs: Inputs, features: TextSettings, *, neighbours: int, power: float, label_weight: float | None
     ) -> None:
-        """Look at nothing yet.
+        """Store the settings; `fit` reads the data.
 
         Args:
-            inputs: The train side.
+            inputs: Train rows and labels.
             features: How texts become features.
-            neighbours: Rows that vote for a query.
-            power: A vote weighs cosine^power.
+            neighbours: Number of rows that vote for a query.
+            power: Exponent of a vote's weight, cosine^power.
             label_weight: Weight of a label text's vote for itself; None: label texts do not vote.
         """
         self._inputs, self._neighbours, self._power, self._label_weight = inputs, neighbours, power, label_weight
@@ -74,31 +74,31 @@ class Neighbours:
         self._rows: VotingRows | None = None
 
     def fit(self) -> dict[str, Any]:
-        """Features of all rows."""
+        """Compute the features of all rows; return their counts for the record."""
         self._tfidf.fit(self._inputs.train_tokens, *([] if self._label_weight is None else [self._inputs.label_tokens]))
         self._rows = self._voting_rows()
         return {"features": len(self._tfidf.terms), "rows": self._rows.votes.shape[0]}
 
     def fitting_bytes(self, rows: int, labels: int, pairs: float, terms: float, label_terms: float) -> dict[str, float]:
-        """Most bytes while it is fitted to R rows with so many pairs; `terms` of a row, `label_terms` of a label text.
+        """Return the most bytes that fitting takes, by part; a row has `terms` terms, a label text `label_terms`.
 
-        Features are there thrice while they are joined and transposed, votes twice.
+        Features are in memory three times while they are joined and transposed, votes twice.
         """
         voters = 0 if self._label_weight is None else labels
         features = 8 * (rows * terms + voters * label_terms)
         return {"sparse features": 3 * features, "votes": 2 * 12 * (pairs + voters)}
 
     def save(self, folder: Path) -> None:
-        """The vocabulary alone: everything else follows from the train side, which a run is rebuilt with."""
+        """Save only the vocabulary; the rest is recomputed from the train rows."""
         self._tfidf.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote."""
+        """Load the vocabulary that `save` wrote and recompute the rest."""
         self._tfidf.load(folder)
         self._rows = self._voting_rows()
 
     def rank(self, tokens: Ragged, k: int, exclude: csr_array | None, scorer: str) -> TopK:
-        """The best k labels of queries [n]; labels that no neighbour votes for are not ranked."""
+        """Return the best k labels of queries [n]; labels that no neighbour votes for are not ranked."""
         if self._rows is None:
             raise RuntimeError("neither fitted nor loaded")
         queries = narrow(self._tfidf.transform(tokens))
@@ -124,7 +124,7 @@ class Neighbours:
 
 
 def narrow(matrix: csr_array) -> csr_array:
-    """The same matrix with 32-bit indices where they suffice: half the memory to go through."""
+    """Return the matrix with 32-bit indices if they suffice, which halves the memory to read."""
     if max(matrix.nnz, *matrix.shape) >= 2**31:
         return matrix
     indices: NDArray[np.int32] = matrix.indices.astype(np.int32)

@@ -39,14 +39,14 @@ from harness.settings.parameters import TextSettings
 
 _CHUNK_ROWS = 4096
 _SPARE = 8
-"""Labels asked for beyond those wanted: the library breaks ties at the cut by chance, we by label id."""
+"""Further labels asked of the library: it breaks ties at the cut at random, we break them by label id."""
 _DONE = re.compile(rb"Labels (\d+) / ")
 _FAULT = re.compile(rb"Failed [^\r\n]+|panicked at [^\r\n]+[\r\n]+[^\r\n]+")
-"""What the library says of its own refusals, and of a broken assumption together with the line behind it."""
+"""Error messages of the library: its own, and those of a Rust panic with the line that follows."""
 
 
 def require_library() -> Any:
-    """The library, or how to install it."""
+    """Return the module omikuji; raise with the command to install it if it is missing."""
     try:
         with silent_output():
             return import_module("omikuji")
@@ -55,10 +55,10 @@ def require_library() -> Any:
 
 
 class Forest:
-    """A trained forest."""
+    """A trained forest of label trees."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        """Loads the forest in `folder`, which must stay until it is saved; the caller has verified it."""
+        """Load the forest in `folder`, which must exist until `save`; the caller has checked its hashes."""
         self._folder = folder
         with silent_output():
             try:
@@ -70,20 +70,20 @@ class Forest:
 
     @property
     def features(self) -> int:
-        """F."""
+        """Number of features F."""
         return int(self._model.n_features)
 
     @property
     def trees(self) -> int:
-        """How many there are."""
+        """Number of trees."""
         return int(self._model.n_trees)
 
     def save(self, folder: Path) -> None:
-        """Writes it into a new folder."""
+        """Copy the forest into a new folder."""
         shutil.copytree(self._folder, folder)
 
     def rank(self, features: csr_array, labels: int, k: int, exclude: csr_array | None, beam: int) -> TopK:
-        """The best k of `labels` labels for queries [n, F].
+        """Return the best k of `labels` labels for queries [n, F].
 
         A tree is searched with a beam: that many nodes are kept on every level, and labels of each leaf. Excluded
         pairs are masked in what the trees find, as is usual for such models.
@@ -108,7 +108,7 @@ class Forest:
         beam: int,
         pool: Threads,
     ) -> csr_array:
-        """Scores [n, L] of the labels that the library finds for queries [n, F]; `wanted` beyond the excluded ones."""
+        """Return scores [n, L] of the labels that the library finds for queries [n, F], `wanted` and the excluded."""
         more = np.zeros(features.shape[0], np.int64) if exclude is None else np.diff(exclude.indptr)
         queries = zip(rows_as_pairs(features), (wanted + more).tolist(), strict=True)
         answers = list(pool.map(lambda query: self._model.predict(query[0], beam, query[1]), queries))
@@ -123,14 +123,14 @@ class Forest:
 def train_forest(
     folder: Path, features: csr_array, labels: csr_array, settings: dict[str, Any], threads: int
 ) -> dict[str, Any]:
-    """Trains a forest and writes it into a new folder; returns metadata for the record.
+    """Train a forest and write it into a new folder; return metadata for the record.
 
     Args:
-        folder: Where the forest goes. A text copy of features and labels is beside it during the training.
-        features: [N, F].
-        labels: [N, L], all stored pairs alike.
+        folder: Folder for the forest. A text copy of features and labels is beside it during the training.
+        features: Features of the train rows, [N, F].
+        labels: Positives, [N, L]; stored values have no effect.
         settings: Hyper-parameters of omikuji by its names.
-        threads: 0 for all cores.
+        threads: Number of threads; 0 for all cores.
     """
     library = require_library()
     if not labels.nnz:
@@ -151,7 +151,7 @@ def train_forest(
 
 
 def _follow(job: dict[str, Any]) -> None:
-    """Runs the training, shows how far it is, and ends it if this process is interrupted."""
+    """Run the training process, show its progress, and end it if this process is interrupted."""
     ours = Path(__file__).parents[2]  # the folder that this `harness` was imported from
     with (
         progress("train forest", unit="classifiers") as advance,
@@ -174,7 +174,7 @@ def _follow(job: dict[str, Any]) -> None:
 
 
 def _reason(code: int, written: bytes) -> str:
-    """Why a training ended, from the end of its standard error."""
+    """Return why a training failed, from its exit code and the end of its standard error."""
     if code == -signal.SIGKILL:
         return "it was killed; is there enough memory?"
     found = _FAULT.search(written) or re.search(rb"[^\r\n]+\s*$", written)
@@ -182,12 +182,12 @@ def _reason(code: int, written: bytes) -> str:
 
 
 def training_command(job: dict[str, Any]) -> list[str]:
-    """Starts `harness.model.forest_process`."""
+    """Return the command that starts `harness.model.forest_process`."""
     return [sys.executable, "-m", "harness.model.forest_process", json.dumps(job)]
 
 
 def write_data(path: Path, features: csr_array, labels: csr_array) -> None:
-    """Writes the text format of the Extreme Classification Repository: N F L, then `l1,l2 f1:x1 f2:x2` a row."""
+    """Write the text format of the Extreme Classification Repository: N F L, then `l1,l2 f1:x1 f2:x2` a row."""
     with path.open("w", encoding="ascii") as stream:
         stream.write(f"{features.shape[0]} {features.shape[1]} {labels.shape[1]}\n")
         for start in range(0, features.shape[0], _CHUNK_ROWS):
@@ -200,7 +200,7 @@ def write_data(path: Path, features: csr_array, labels: csr_array) -> None:
 
 
 def rows_as_pairs(features: csr_array) -> Iterator[list[tuple[int, float]]]:
-    """(feature, value) of every row of [n, F]."""
+    """Yield the list of (feature, value) pairs of every row of [n, F]."""
     pairs = list(zip(features.indices.tolist(), features.data.tolist(), strict=True))
     bounds = features.indptr.tolist()
     for row in range(features.shape[0]):
@@ -209,7 +209,7 @@ def rows_as_pairs(features: csr_array) -> Iterator[list[tuple[int, float]]]:
 
 @contextmanager
 def silent_output() -> Iterator[None]:
-    """Keeps what the library reports on standard output from mixing with what a command prints there."""
+    """Hide what the library prints on standard output, which belongs to the command's own output."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -225,7 +225,7 @@ FOREST = "forest"
 
 
 class Parabel:
-    """The method as `harness.run` sees it: fitted in one go, ranking by itself."""
+    """A model that is fitted in one go and ranks the labels itself, for `harness.run`."""
 
     scorers = ("forest",)
     text_scorer = None
@@ -233,21 +233,21 @@ class Parabel:
     def __init__(
         self, inputs: Inputs, features: TextSettings, settings: dict[str, Any], *, beam: int, threads: int
     ) -> None:
-        """Make a forest that is not fitted yet.
+        """Store the settings; `fit` trains the forest.
 
         Args:
-            inputs: The train side.
+            inputs: Train rows and labels.
             features: How texts become features.
-            settings: Of the forest, as omikuji names them.
+            settings: Hyper-parameters of the forest, by omikuji's names.
             beam: Nodes kept on every level of a tree when it is searched.
-            threads: Cores; 0 for all.
+            threads: Number of threads; 0 for all cores.
         """
         self._inputs, self._settings, self._beam, self._threads = inputs, settings, beam, threads
         self._tfidf = Tfidf(inputs.encoder.tokenizer, features)
         self._forest: Forest | None = None
 
     def fit(self) -> dict[str, Any]:
-        """Features of the train rows, then the trees."""
+        """Compute the features of the train rows and train the forest; return metadata for the record."""
         inputs = self._inputs
         if inputs.soft:
             inputs.warn("parabel knows no soft targets: every label of an augmented row counts as a whole positive")
@@ -260,7 +260,7 @@ class Parabel:
         return metadata
 
     def fitting_bytes(self, rows: int, labels: int, pairs: float, terms: float, label_terms: float) -> dict[str, float]:
-        """Most bytes while it is fitted to R rows with so many `terms` each.
+        """Return the most bytes that fitting takes, by part, for rows of `terms` terms each.
 
         After pruning, a classifier has about ten times the terms of a text; the library holds all while it saves.
         """
@@ -268,19 +268,19 @@ class Parabel:
         return {"sparse features": 3 * 8 * rows * terms, "trees": trees}
 
     def save(self, folder: Path) -> None:
-        """Vocabulary, and the trees in omikuji's own format."""
+        """Save the vocabulary, and the trees in omikuji's own format."""
         self._tfidf.save(folder)
         self._ready().save(folder / FOREST)
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote; the caller has verified it."""
+        """Load what `save` wrote; the caller has checked its hashes."""
         self._tfidf.load(folder)
         self._forest = Forest(folder / FOREST, self._threads)
         if (self._forest.features, self._forest.trees) != (len(self._tfidf.terms), self._settings["n_trees"]):
             raise DataError("these trees do not fit the settings of the run; run anew", folder)
 
     def rank(self, tokens: Ragged, k: int, exclude: csr_array | None, scorer: str) -> TopK:
-        """The best k labels of queries [n]."""
+        """Return the best k labels of queries [n]."""
         features = self._tfidf.transform(tokens)
         return self._ready().rank(features, self._inputs.train.shape[1], k, exclude, self._beam)
 

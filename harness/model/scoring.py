@@ -36,7 +36,7 @@ class TwoHeadScoring:
     text_scorer = "de"
 
     def query_vectors(self, tokens: Ragged, scorers: tuple[str, ...]) -> Vectors:
-        """Vectors of queries, [n, D] each."""
+        """Return query vectors [n, D] by scorer."""
         encoded = self._encoded(tokens, "encode queries")
         parts = {}
         if _needs(scorers, "de"):
@@ -46,7 +46,7 @@ class TwoHeadScoring:
         return _joined(parts, scorers)
 
     def label_vectors(self, tokens: Ragged, scorers: tuple[str, ...]) -> Vectors:
-        """Vectors of labels, [L, D] each."""
+        """Return label vectors [L, D] by scorer."""
         parts: Vectors = {}
         if _needs(scorers, "de"):
             parts["de"] = projected(self.model.retrieval, self._encoded(tokens, "encode labels"), self.device)
@@ -82,11 +82,11 @@ class FrozenEncoder:
     text_scorer = "encoder"
 
     def query_vectors(self, tokens: Ragged, scorers: tuple[str, ...] = scorers) -> Vectors:
-        """Vectors of queries, [n, D]."""
+        """Return query vectors [n, D] by scorer."""
         return {"encoder": self._vectors(tokens, "encode queries")}
 
     def label_vectors(self, tokens: Ragged, scorers: tuple[str, ...] = scorers) -> Vectors:
-        """Vectors of labels, [L, D]."""
+        """Return label vectors [L, D] by scorer."""
         return {"encoder": self._vectors(tokens, "encode labels")}
 
     def _vectors(self, tokens: Ragged, description: str) -> NDArray[np.float32]:
@@ -111,7 +111,7 @@ def _joined(parts: Vectors, scorers: tuple[str, ...]) -> Vectors:
 
 
 def projected(head: nn.Module, encoded: NDArray[np.float32], device: str, block: int = 16_384) -> NDArray[np.float32]:
-    """A head without dropout on encoded texts [n, E]: [n, D], block by block into one array.
+    """Apply a head without dropout to encoded texts [n, E], block by block; return vectors [n, D].
 
     A list of blocks would need their memory twice, and the allocator keeps the holes that such a list leaves.
     """
@@ -131,7 +131,7 @@ def projected(head: nn.Module, encoded: NDArray[np.float32], device: str, block:
 
 
 def normalised(vectors: NDArray[np.float32], block: int = 16_384) -> NDArray[np.float32]:
-    """Rows [n, D] scaled to length 1, block by block into one array; a zero row stays zero."""
+    """Return rows [n, D] scaled to length 1, computed block by block; a zero row stays zero."""
     scaled = np.empty(vectors.shape, np.float32)
     for start in range(0, len(vectors), block):
         part = vectors[start : start + block]

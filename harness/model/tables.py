@@ -30,18 +30,18 @@ from torch import Tensor, nn
 from harness.model.dropout import without_memory
 
 _READ_BLOCK = 65_536
-"""Rows that are converted at once where a whole table is read."""
+"""Rows converted at once when a whole table is read."""
 
 
 class RowTable(nn.Module):
     """A table [R, D] without a dense gradient."""
 
     def __init__(self, weight: Tensor, *, on_host: bool = False) -> None:
-        """Takes the initial values [R, D].
+        """Store the initial values [R, D].
 
         Args:
-            weight: In the type they are stored in.
-            on_host: Stay where they are, in CPU memory, whatever device the model around moves to.
+            weight: Initial values, in the type in which the table is stored.
+            on_host: Keep the table in CPU memory, whatever device its model moves to.
         """
         super().__init__()
         if on_host and weight.device.type != "cpu":
@@ -54,17 +54,17 @@ class RowTable(nn.Module):
 
     @property
     def arithmetic(self) -> torch.dtype:
-        """The type that gathered rows and their gradients have."""
+        """Type of gathered rows and of their gradients."""
         return torch.float32 if self.weight.dtype == torch.bfloat16 else self.weight.dtype
 
     def gather(self, rows: Tensor, device: torch.device | str | None = None) -> Tensor:
-        """The given rows [U] (int64, distinct) as a tensor [U, D] whose gradient reaches this table.
+        """Return the given rows [U] (int64, distinct) as a tensor [U, D] whose gradient reaches this table.
 
         Every gather since the last `collect` counts; rows may repeat between two gathers, not within one.
 
         Args:
-            rows: On any device; where the table is they need not be moved.
-            device: Where to compute with them; None for the device of `rows`.
+            rows: Row numbers, on any device; on the table's device they need not be moved.
+            device: Device of the result; None for the device of `rows`.
         """
         target = rows.device if device is None else torch.device(device)
         rows = rows.to(self.weight.device)
@@ -87,9 +87,9 @@ class RowTable(nn.Module):
         return leaf
 
     def collect(self) -> tuple[Tensor, Tensor] | None:
-        """Distinct rows [U] gathered since the last call with their gradients [U, D], or None; forgets them.
+        """Return the distinct rows [U] gathered since the last call and their gradients [U, D], or None; clear both.
 
-        Both are where the table is.
+        Both are on the table's device.
         """
         home = self.weight.device
         touched = [(rows, leaf.grad.to(home)) for rows, leaf in self._touched if leaf.grad is not None]
@@ -108,12 +108,12 @@ class RowTable(nn.Module):
         return rows, gradient.index_add_(0, place, torch.cat([part for _, part in touched]))
 
     def forget(self) -> None:
-        """Forgets what was gathered, without the memory that summing gradients takes."""
+        """Clear what was gathered and free the memory of summed gradients."""
         self._touched.clear()
         self._gathered, self._sum = 0, None
 
     def vectors(self) -> NDArray[np.float32]:
-        """All rows [R, D] as float32 in CPU memory: a view if they are that already, else copied block by block."""
+        """Return all rows [R, D] as float32 in CPU memory: a view if they are that already, else a copy."""
         weight = self.weight.detach()
         if weight.device.type == "cpu" and weight.dtype == torch.float32:
             return np.asarray(weight.numpy())
@@ -123,7 +123,7 @@ class RowTable(nn.Module):
         return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """What `to`, `cuda` and their like call."""
+        """Move or convert the table, for `to`, `cuda` and the like; do nothing if it stays in CPU memory."""
         return self if self.on_host else super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
@@ -135,24 +135,24 @@ class _Sum:
         self._touched = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
 
     def add(self, rows: Tensor, gradient: Tensor) -> None:
-        """Adds the gradient [U, D] of distinct rows [U]."""
+        """Add the gradient [U, D] of distinct rows [U]."""
         self._gradient.index_add_(0, rows, gradient.to(self._gradient.device))
         self._touched[rows] = True
 
     def take(self, rows: Tensor, leaf: Tensor) -> None:
-        """Adds the gradient that has just arrived at a leaf [U, D] and removes it there."""
+        """Add the gradient that has just arrived at a leaf [U, D] and remove it there."""
         if leaf.grad is not None:
             self.add(rows, leaf.grad)
             leaf.grad = None
 
     def collected(self) -> tuple[Tensor, Tensor] | None:
-        """The rows [U] that got a gradient, and it, [U, D]; None without any."""
+        """Return the rows [U] that got a gradient, and the gradient [U, D]; None if there are no such rows."""
         rows = self._touched.nonzero().squeeze(1)
         return (rows, self._gradient.index_select(0, rows)) if len(rows) else None
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """Zeros; on the CPU memory is taken when a row is first written.
+    """Return zeros; on the CPU memory is taken when a row is first written.
 
     `torch.zeros` writes every page. numpy's zeros are the system's untouched pages, large ones where it offers them,
     and on those scattered rows are read faster too.
@@ -164,7 +164,7 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device 
 
 
 def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Copies `values` [U, D] into the distinct rows [U] of a table [R, D], of the same type and device.
+    """Copy `values` [U, D] into the distinct rows [U] of a table [R, D], of the same type and device.
 
     On the CPU torch scatters rows element by element; numpy moves a row at once, whatever its type and length.
     """
@@ -175,25 +175,25 @@ def put_rows(table: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def _whole(table: Tensor) -> NDArray[np.void]:
-    """A contiguous table [R, D] in CPU memory as R pieces of bytes."""
+    """View a contiguous table [R, D] in CPU memory as R byte strings."""
     octets = table.detach().reshape(-1).view(torch.uint8).numpy()
     return octets.view(f"V{len(octets) // len(table)}")
 
 
 _UPPER_HALF = -65_536
-"""The upper 16 bits of an int32."""
+"""Mask of the upper 16 bits of an int32."""
 
 
 class RandomBits:
     """Random numbers of 16 bits, a function of a seed and a position."""
 
     def __init__(self, seed: int, position: int, device: torch.device | str = "cpu") -> None:
-        """Begins a sequence.
+        """Start a sequence of random numbers.
 
         Args:
-            seed: Not negative, below 2^63.
-            position: Not negative; where the numbers are used, for example the first row of a block.
-            device: Where they are wanted; the numbers of a CPU differ from those of other devices.
+            seed: Seed, not negative, below 2^63.
+            position: Where the numbers are used, for example the first row of a block; not negative.
+            device: Device of the numbers; those of a CPU differ from those of other devices.
         """
         self._device = torch.device(device)
         if self._device.type == "cpu":
@@ -203,7 +203,7 @@ class RandomBits:
             self._generator = torch.Generator(self._device).manual_seed(int(mixed))
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """The next numbers of [0, 65536), int32."""
+        """Return the next random numbers of [0, 65536), int32."""
         if self._device.type != "cpu":
             return torch.randint(
                 1 << 16, shape, dtype=torch.int32, device=self._device, generator=self._generator, requires_grad=False
@@ -215,9 +215,9 @@ class RandomBits:
 
 
 def round_stochastically(values: Tensor, bits: RandomBits, out: Tensor) -> None:
-    """Writes float32 `values` to `out` (bfloat16, the same shape, any device).
+    """Write float32 `values` to `out` (bfloat16, the same shape, any device), rounded stochastically.
 
-    Numbers that bfloat16 has, infinities and NaN stay what they are.
+    Numbers that bfloat16 can represent, infinities and NaN are not changed.
     """
     rounded = bits.draw(values.shape).add_(values.view(torch.int32)).bitwise_and_(_UPPER_HALF).view(torch.float32)
     # the sum shows whether any value is NaN, whose bits must not be counted on into those of a number

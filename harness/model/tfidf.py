@@ -36,10 +36,10 @@ class Tfidf:
         self.terms: NDArray[np.uint64] = np.zeros(0, np.uint64)
         """Hashes of the known terms, ascending, [F]."""
         self.idf: NDArray[np.float32] = np.zeros(0, np.float32)
-        """[F]."""
+        """Inverse document frequency of each term, [F]."""
 
     def fit(self, tokens: Ragged, *more: Ragged) -> None:
-        """Takes vocabulary and document frequencies from train rows [N].
+        """Count the terms and their document frequencies in the train rows [N].
 
         Terms that occur in `more` alone are known too, as terms that no train row has; `min_rows` is about the others.
         """
@@ -56,7 +56,7 @@ class Tfidf:
         self.idf = (np.log((1 + len(tokens)) / (1 + rows_with[order])) + 1).astype(np.float32)
 
     def transform(self, tokens: Ragged) -> csr_array:
-        """Features [n, F] of any rows [n], each of length 1; unknown terms are left out, a row of none is empty."""
+        """Return features [n, F] of any rows [n], of length 1; unknown terms are left out, so a row may be empty."""
         blocks: list[Any] = [csr_array((0, len(self.terms)), dtype=np.float32)]
         for row, term, rows in self._chunks(tokens):
             place = np.searchsorted(self.terms, term)
@@ -70,12 +70,12 @@ class Tfidf:
         return csr_array(vstack(blocks, format="csr"))
 
     def save(self, folder: Path) -> None:
-        """Writes what `load` needs."""
+        """Write terms and inverse document frequencies."""
         save_array(folder / "terms.npy", self.terms)
         save_array(folder / "idf.npy", self.idf)
 
     def load(self, folder: Path) -> None:
-        """Takes back what `save` wrote."""
+        """Load what `save` wrote."""
         terms, idf = (load_array(folder / f"{name}.npy", 1) for name in ("terms", "idf"))
         rising = terms.dtype == np.uint64 and bool((terms[1:] > terms[:-1]).all())
         if not rising or idf.dtype != np.float32 or len(terms) != len(idf):
@@ -83,7 +83,7 @@ class Tfidf:
         self.terms, self.idf = terms, idf
 
     def _document_frequencies(self, tokens: Ragged) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Terms [F], ascending, and in how many rows each occurs [F]."""
+        """Return the terms [F], ascending, and the number of rows that have each [F]."""
         terms, rows_with = np.zeros(0, np.uint64), np.zeros(0, np.int64)
         for row, term, _ in self._chunks(tokens):
             here, place = np.unique(term, return_inverse=True)
@@ -94,7 +94,7 @@ class Tfidf:
         return terms, rows_with
 
     def _weighed(self, counts: csr_array) -> csr_array:
-        """Features of counts [n, F]: tf times idf, rows of length 1."""
+        """Turn counts [n, F] into features: tf times idf, rows of length 1."""
         weights = 1 + np.log(counts.data) if self._settings.sublinear else counts.data
         counts.data = weights * self.idf[counts.indices]
         row = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
@@ -103,7 +103,7 @@ class Tfidf:
         return counts
 
     def _chunks(self, tokens: Ragged) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64], int]]:
-        """(row in the chunk, term) pairs [T] and the number of rows, for consecutive chunks of bounded size."""
+        """Yield row and term of every word, and the number of rows, of consecutive chunks of bounded size."""
         start = 0
         while start < len(tokens):
             within = int(np.searchsorted(tokens.offsets, tokens.offsets[start] + _CHUNK_TOKENS, side="right")) - 1
@@ -119,7 +119,7 @@ class Tfidf:
 
 
 def kinds_of_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which tokens begin a word, and which belong to none, [V] each.
+    """Return which tokens begin a word, and which belong to no word, [V] each.
 
     A word-piece vocabulary says which of its tokens continue a word. No part of a word are special tokens, those that
     every text is framed by, and in a word-piece vocabulary those without a letter or digit.
@@ -138,13 +138,13 @@ def kinds_of_tokens(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], NDArray[np
 def hashed_words(
     ids: NDArray[np.int64], row: NDArray[np.int64], begins: NDArray[np.bool_], silent: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Words as (row, hash), in the order of the text.
+    """Return row and hash of every word, in the order of the text.
 
     Args:
         ids: Tokens of consecutive rows, [T].
-        row: The row of each, [T].
+        row: Row of each token, [T].
         begins: Which tokens begin a word, [V].
-        silent: Which tokens are no part of the text, [V]; a word does not go on behind one.
+        silent: Which tokens belong to no word, [V]; they end a word.
     """
     heard = ~silent[ids]
     first = begins[ids]
@@ -160,14 +160,14 @@ def hashed_words(
 
 
 def with_pairs(row: NDArray[np.int64], term: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Words and the pairs of neighbouring words of a row, as (row, hash)."""
+    """Return row and hash of every word and of every pair of neighbouring words."""
     together = row[1:] == row[:-1]
     pairs = mixed(mixed(term[:-1]) + term[1:])  # not symmetric: a pair has an order
     return np.concatenate([row, row[1:][together]]), np.concatenate([term, pairs[together]])
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit numbers that scatters them (the finaliser of splitmix64)."""
+    """Hash 64-bit numbers by a bijection (the finaliser of splitmix64)."""
     values = values + _GOLDEN
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

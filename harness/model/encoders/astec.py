@@ -29,12 +29,12 @@ class SpectralMatrix(nn.Module):
     """
 
     def __init__(self, weight: Tensor) -> None:
-        """Takes the first values [m, n], not all zero."""
+        """Store the initial values [m, n], not all zero."""
         super().__init__()
         self.weight = nn.Parameter(weight)
 
     def forward(self) -> Tensor:
-        """The matrix [m, n] with largest singular value 1, differentiable, in float32 under autocast too."""
+        """Return the matrix [m, n] with largest singular value 1, differentiable, in float32 under autocast too."""
         with torch.autocast(self.weight.device.type, enabled=False):
             with torch.no_grad():
                 direction = torch.linalg.eigh(self.weight.T @ self.weight).eigenvectors[:, -1]
@@ -43,7 +43,7 @@ class SpectralMatrix(nn.Module):
 
 
 VERSION = 1
-"""Bumped whenever the same options would give other vectors."""
+"""Raised whenever the same options would give other vectors."""
 
 
 class AstecEncoder(TokenEncoder):
@@ -52,19 +52,19 @@ class AstecEncoder(TokenEncoder):
     learning_rates = STATIC_LEARNING_RATES._replace(one_vs_all=0.5)  # the mean of |x|^2 is about 4
 
     def __init__(self, table: Tensor, weighting: Weighting, dropout: float, **metadata: Any) -> None:
-        """Takes token vectors [V, D]."""
+        """Store the token vectors [V, D]."""
         super().__init__(table, weighting, **metadata)
         self.dropout = Dropout(dropout)
         self.residual = SpectralMatrix(torch.eye(self.dim))
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """See `Encoder.forward`; a row whose tokens all weigh nothing gives a zero vector."""
+        """See `Encoder.forward`; a row whose tokens all have weight 0 gives a zero vector."""
         features = self.dropout(self.unit_bag(ids, offsets).relu())
         vectors: Tensor = features + (features @ self.residual().T).relu()
         return vectors.float()
 
     def unit_bag(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Sums [B, D] of token vectors whose weights have unit length in every row."""
+        """Return sums [B, D] of token vectors; the weights of a row are scaled to unit length."""
         bag = self.bag(ids, offsets)
         if not len(bag):
             return bag
@@ -86,7 +86,7 @@ def load_astec(
     """Astec's encoder on token vectors that are distilled on first use (about a minute on two cores) and cached.
 
     Args:
-        name: For records.
+        name: Name of the encoder, for records.
         seed: Not used; nothing is drawn.
         teacher: As for `harness.model.encoders.static.load_static`.
         dim: Principal components kept, D.

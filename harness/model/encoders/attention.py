@@ -21,13 +21,13 @@ from harness.model.dropout import Dropout, drawn_mask, kept_scale
 FUSED = "sdpa"
 """The library's name of fused attention, as `harness.model.encoders.pretrained` allows it."""
 OURS = "harness_sdpa"
-"""The library's checks whether a model may use `sdpa` look for that word in the name."""
+"""Our name; it contains `sdpa`, because the library looks for that word to check whether a model may use it."""
 _BLOCK_ELEMENTS = 1 << 21
-"""Probabilities that are handled together: 8 MiB. Less, and threads wait for each other more than for memory."""
+"""Probabilities processed together: 8 MiB. With fewer, threads wait for each other more than for memory."""
 
 
 def implementation(allowed: str) -> str:
-    """What a model is to be loaded with instead of an allowed implementation; only fused attention has a substitute."""
+    """Return the attention that a model is loaded with; only fused attention is replaced by ours."""
     if allowed != FUSED:
         return allowed
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -48,20 +48,20 @@ def attention(
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """What the library calls in every layer.
+    """Compute attention; the library calls this in every layer.
 
     Args:
         module: The attention layer.
-        query: [B, H, W, d].
-        key: [B, H, W, d].
-        value: [B, H, W, d].
+        query: Queries q, [B, H, W, d].
+        key: Keys k, [B, H, W, d].
+        value: Values v, [B, H, W, d].
         attention_mask: Bool, true where a query may look, or numbers to add to the scores; [B, 1, 1 or W, W].
         dropout: Share of the probabilities to drop; 0 in evaluation.
-        scaling: Of the scores; 1 / sqrt(d) if None.
-        more: Whatever else the model passes on.
+        scaling: Factor of the scores; 1 / sqrt(d) if None.
+        more: Further arguments of the model.
 
     Returns:
-        [B, W, H, d], and no attention weights.
+        The result [B, W, H, d], and None in place of attention weights.
     """
     if not dropout or query.device.type != "cpu" or query.element_size() < 4 or _special(module, more):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -125,7 +125,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _blocks(probabilities: Tensor, scratches: int) -> Iterator[tuple[slice, Tensor]]:
-    """Texts that are handled together, and so many scratch tensors [scratches, b, H, W, W] for them."""
+    """Yield slices of texts to process together, with scratch memory [scratches, b, H, W, W] for them."""
     count, heads, width, _ = probabilities.shape
     step = min(count, max(1, _BLOCK_ELEMENTS // (heads * width * width)))
     scratch = probabilities.new_empty(scratches, step, heads, width, width)
@@ -134,12 +134,12 @@ def _blocks(probabilities: Tensor, scratches: int) -> Iterator[tuple[slice, Tens
 
 
 def _flat(rows: slice, part: Tensor) -> Tensor:
-    """Some texts of a contiguous tensor [B, H, W, n] as a batch of matrices [b H, W, n], a view."""
+    """View some texts of a contiguous tensor [B, H, W, n] as a batch of matrices [b H, W, n]."""
     return part[rows].flatten(0, 1)
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as numbers to add: a sum needs no pass of its own on the way back.
+    """Return a mask as numbers to add to the scores: a sum needs no pass of its own on the way back.
 
     The lowest number, not minus infinity: padding far behind a text may see no token through a window of attention, and
     a softmax of nothing but minus infinity is not a number, which times zero would reach every token.
@@ -150,7 +150,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _special(module: nn.Module, more: dict[str, Any]) -> bool:
-    """Whether more is asked for than attention in both directions with as many keys as queries."""
+    """Return whether more is asked for than attention in both directions with as many keys as queries."""
     causal = more.get("is_causal")
     return (
         bool(getattr(module, "is_causal", True) if causal is None else causal)
@@ -161,7 +161,7 @@ def _special(module: nn.Module, more: dict[str, Any]) -> bool:
 
 
 def drop_faster(model: nn.Module) -> None:
-    """Puts `harness.model.dropout.Dropout` in the place of every `nn.Dropout` inside a model."""
+    """Replace every `nn.Dropout` inside a model by `harness.model.dropout.Dropout`."""
     for part in model.modules():
         for name, child in part.named_children():
             if type(child) is nn.Dropout:

@@ -28,7 +28,7 @@ from harness.model import ENCODERS, load_encoder
 __all__ = ["ENCODERS", "GROUPING", "Encoder", "encode", "load_encoder", "micro_batches", "to_tensors", "unit"]
 
 NORM_FLOOR = 1e-12
-"""Vectors shorter than this have no direction: scaled to unit length they are zero."""
+"""Vectors shorter than this become zero when they are scaled to unit length."""
 
 
 class LearningRates(NamedTuple):
@@ -38,7 +38,7 @@ class LearningRates(NamedTuple):
     heads: float
     classifier: float
     one_vs_all: float = 0.05
-    """Of a table under SGD on the summed loss of all labels. One step moves a query's own score by rate x |x|^2, so
+    """Rate of a table for SGD on the summed loss of all labels. One step moves a query's own score by rate x |x|^2, so
     short vectors want a larger rate than a transformer's, whose squared length is in the tens or hundreds."""
 
 
@@ -46,7 +46,7 @@ class Encoder(nn.Module, ABC):
     """Tokens in, one vector per row out; trainable unless `encode` runs it."""
 
     learning_rates: LearningRates = LearningRates(encoder=1e-4, heads=2e-4, classifier=1e-3)
-    """What training takes unless the config says otherwise: the papers' values for transformers."""
+    """Default learning rates; here the papers' values for transformers."""
     micro_batched: bool = True
     """Whether its activations grow with the tokens, so that a training batch must be cut into micro-batches."""
 
@@ -56,30 +56,30 @@ class Encoder(nn.Module, ABC):
         super().__init__()
         self.name = name
         self.dim = dim
-        """D."""
+        """Dimension D of the vectors."""
         self.tokenizer = tokenizer
         self.max_len = max_len
-        """Tokens per text the encoder was made for, special tokens included."""
+        """Tokens per text that the encoder was made for, special tokens included."""
         self.longest = longest
-        """Tokens per text it can read at all; None for no limit."""
+        """Most tokens per text that it can read; None for no limit."""
         self.identity = identity
         """sha256 of the initial weights and settings, for records."""
 
     @abstractmethod
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Vectors [B, D] in float32 of rows `ids[offsets[i]:offsets[i + 1]]`, differentiable.
+        """Return vectors [B, D] in float32 of rows `ids[offsets[i]:offsets[i + 1]]`, differentiable.
 
         Args:
-            ids: int64 [T], all rows one after the other.
-            offsets: int64 [B + 1], on the same device. A row without tokens gives a zero vector.
+            ids: Token ids of all rows, one after the other, int64 [T].
+            offsets: Bounds of the rows, int64 [B + 1], on the same device. A row without tokens gives a zero vector.
         """
 
     def adapt(self, counts: NDArray[np.int64]) -> None:
-        """Takes in how often each id occurs in the train and label texts, [V]; most encoders have no use for it."""
+        """Adapt to the count of each token id in the train and label texts, [V]; by default do nothing."""
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Rows [n, D] scaled to length 1 in float32; a row shorter than `NORM_FLOOR` becomes zero and gets no gradient.
+    """Scale rows [n, D] to length 1 in float32; a row shorter than `NORM_FLOOR` becomes zero and gets no gradient.
 
     The slope of x / |x| is 1 / |x|: the zero vector of a text without tokens would send back a gradient without bounds.
     """
@@ -108,10 +108,10 @@ class _Unit(torch.autograd.Function):
 
 
 class Grouping(NamedTuple):
-    """What groups of rows cost on a kind of device, in tokens."""
+    """Cost of groups of rows on a kind of device, in tokens."""
 
     call: int
-    """What one more group costs besides its tokens: short products are slow, and every call has a price."""
+    """Cost of one more group besides its tokens: short products are slow, and every call costs time."""
     most: int
     """Tokens of the largest group; beyond this products get no faster."""
 
@@ -124,7 +124,7 @@ CUDA: some 500 launches of a few microseconds for a group there and back, an est
 def micro_batches(
     lengths: NDArray[np.int64], batch_tokens: int, device: torch.device | str = "cpu"
 ) -> list[NDArray[np.int64]]:
-    """Row indices grouped by length, longest first: rows x longest row <= `batch_tokens` wherever one row fits.
+    """Group row indices by length, longest first: rows x longest row <= `batch_tokens` wherever one row fits.
 
     Rows sorted by length are cut where that is cheapest by
 
@@ -134,9 +134,9 @@ def micro_batches(
     `batch_tokens` only where it is less than the `most` of `GROUPING`.
 
     Args:
-        lengths: Tokens of every row, [n].
-        batch_tokens: Budget of one group.
-        device: Where the groups are computed; its kind decides what they cost.
+        lengths: Number of tokens of every row, [n].
+        batch_tokens: Most tokens of a group, padding included.
+        device: Device on which the groups are computed; its kind decides their cost.
     """
     if batch_tokens < 1:
         raise UserError(f"batch_tokens must be at least 1 (got {batch_tokens})")
@@ -151,7 +151,7 @@ def micro_batches(
 
 
 def _cheapest_cuts(lengths: NDArray[np.int64], tokens: int, call: int) -> list[int]:
-    """Where falling lengths [n] are cut, 0 and n included; a part beyond `tokens` counts as several groups.
+    """Return the cheapest cuts of falling lengths [n], 0 and n included; a part beyond `tokens` costs several groups.
 
     The cheapest way to group the first j different lengths ends with one group, from some length i on, behind the
     cheapest way to group the first i.
@@ -173,7 +173,7 @@ def _cheapest_cuts(lengths: NDArray[np.int64], tokens: int, call: int) -> list[i
 
 
 def to_tensors(tokens: Ragged, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """A column as the (ids [T], offsets [B + 1]) that `Encoder.forward` takes.
+    """Return a column of tokens as the tensors (ids [T], offsets [B + 1]) that `Encoder.forward` takes.
 
     A copy to a CUDA device starts from pinned memory, so that the caller need not wait for it.
     """
@@ -195,18 +195,18 @@ def encode(
     normalise: bool = False,
     progress: str | None = None,
 ) -> NDArray[np.float32]:
-    """Vectors of every row, [n, D], without gradients and without dropout.
+    """Encode every row without gradients and without dropout; return vectors [n, D].
 
     The size of the micro-batches changes speed and memory; results differ by rounding at most. Where the device runs
     out of memory the micro-batch at hand is halved.
 
     Args:
-        encoder: Moved to `device` and left there, in the mode (train or eval) it had.
-        tokens: Rows of ids, [n].
-        device: Where to compute.
+        encoder: Encoder, which is moved to `device` and left there, in the mode (train or eval) it had.
+        tokens: Tokens of the rows, [n] texts.
+        device: Device to compute on.
         batch_tokens: Most tokens of a micro-batch; `GROUPING` may end it earlier.
         normalise: Scale vectors to length 1; a zero vector stays zero.
-        progress: What to call the work in a progress bar; None shows none.
+        progress: Name of a progress bar; None shows none.
     """
     lengths = tokens.lengths
     if encoder.longest is not None and lengths.max(initial=0) > encoder.longest:
@@ -239,7 +239,7 @@ def encode(
 
 
 def _in_turn(lengths: NDArray[np.int64], batch_tokens: int) -> list[NDArray[np.int64]]:
-    """Row indices in their own order, about `batch_tokens` to a group: where nothing is padded nothing is sorted."""
+    """Group row indices in their order, about `batch_tokens` to a group, for encoders that pad nothing."""
     groups = np.cumsum(np.maximum(lengths, 1)) // batch_tokens
     return np.split(np.arange(len(lengths)), np.flatnonzero(np.diff(groups)) + 1)
 

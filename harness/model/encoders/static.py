@@ -30,7 +30,7 @@ from harness.model.encoders.pretrained import ModelFolder, find
 from harness.model.tables import RowTable
 
 VERSION = 1
-"""Bumped whenever the same teacher would give another table."""
+"""Raised whenever the same teacher would give another table."""
 
 Weighting = Literal["zipf+sif", "zipf", "sif", "uniform"]
 
@@ -39,18 +39,18 @@ CORPUS_SMOOTHING = 1e-2
 _RELATIVE_VARIANCE_FLOOR = 1e-6
 
 STATIC_LEARNING_RATES = LearningRates(encoder=5e-3, heads=1e-3, classifier=1.5e-3, one_vs_all=2.0)
-"""Token vectors are met one by one, not all at every step as a transformer's weights are, so they move faster."""
+"""Larger than a transformer's: a step updates the vectors of the batch's tokens alone."""
 
 
 class TokenEncoder(Encoder):
-    """A trainable table of token vectors [V, E] with fixed token weights [V]; what is made of them is a subclass's."""
+    """A trainable table of token vectors [V, E] with fixed token weights [V]; subclasses make text vectors of them."""
 
     weights: Tensor
     learning_rates = STATIC_LEARNING_RATES
     micro_batched = False
 
     def __init__(self, table: Tensor, weighting: Weighting, **metadata: Any) -> None:
-        """Takes the table [V, E]; `dim` is E unless `metadata` say otherwise."""
+        """Store the table [V, E]; `dim` is E unless `metadata` say otherwise."""
         super().__init__(**{"dim": table.shape[1], "longest": None, **metadata})
         self.table = RowTable(table)
         self.weighting = weighting
@@ -58,27 +58,27 @@ class TokenEncoder(Encoder):
         self._weigh(None)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows [U, E] of the table and the place [T] of every id among them; in training gradients reach those rows."""
+        """Return rows [U, E] of the table, and the index [T] of every token's row; gradients reach these rows."""
         if not (self.training and torch.is_grad_enabled()):
             return self.table.weight.detach(), ids
         used, place = distinct(ids, len(self.weights))
         return self.table.gather(used), place
 
     def bag(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Weighted sums [B, E] of the token vectors of every row."""
+        """Return the weighted sums [B, E] of the token vectors of every row."""
         if len(offsets) == 1:
             return self.table.weight[:0]
         rows, place = self.rows(ids)
         return weighted_bags(rows, place, offsets, self.weights[ids])
 
     def adapt(self, counts: NDArray[np.int64]) -> None:
-        """Takes token counts [V] of the train and label texts into the weights (`sif` and `zipf+sif` only)."""
+        """Set the weights by the token counts [V] of the train and label texts (`sif` and `zipf+sif` only)."""
         if len(counts) != len(self.weights):
             raise ValueError(f"{len(counts)} counts for a vocabulary of {len(self.weights)}")
         self._weigh(counts)
 
     def _weigh(self, counts: NDArray[np.int64] | None) -> None:
-        """Sets w; without counts the corpus factor is 1."""
+        """Set the token weights w; without counts the corpus factor is 1."""
         weights = np.ones(len(self.weights))
         if "zipf" in self.weighting:
             weights *= inverse_frequency(1 / np.arange(1, len(weights) + 1), ZIPF_SMOOTHING)
@@ -89,21 +89,21 @@ class TokenEncoder(Encoder):
 
 
 class StaticEncoder(TokenEncoder):
-    """The bag itself, scaled to length 1."""
+    """The weighted sum of the token vectors, scaled to length 1."""
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Unit vectors; a row whose tokens all weigh nothing gives a zero vector."""
+        """Return unit vectors [B, D]; a row whose tokens all have weight 0 gives a zero vector."""
         return unit(self.bag(ids, offsets))
 
 
 def weighted_bags(rows: Tensor, place: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
-    """sum_t w_t rows[place_t] over the tokens t of every bag, [B, E].
+    """Sum w_t rows[place_t] over the tokens t of every bag, [B, E].
 
     Args:
-        rows: [U, E]; gradients reach them.
-        place: int64 [T], all bags one after the other.
-        offsets: int64 [B + 1], where they begin and end.
-        weights: w, [T], without gradients.
+        rows: Token vectors, [U, E]; gradients reach them.
+        place: Index of each token's vector in `rows`, all bags one after the other, int64 [T].
+        offsets: Bounds of the bags, int64 [B + 1].
+        weights: Weight w of each token, [T], without gradients.
     """
     bags: Tensor = _Bags.apply(rows, place, offsets, weights)  # type: ignore[no-untyped-call]
     return bags
@@ -126,14 +126,14 @@ class _Bags(torch.autograd.Function):
 
 
 def _sparse_product(dense: Tensor, columns: Tensor, bounds: Tensor, values: Tensor) -> Tensor:
-    """A sparse matrix of rows (columns [T], values [T], bounds [B + 1]) times a dense one [U, E]: [B, E]."""
+    """Multiply a sparse matrix (columns [T], values [T], row bounds [B + 1]) by a dense one [U, E]: [B, E]."""
     return nn.functional.embedding_bag(
         columns, dense, bounds, mode="sum", include_last_offset=True, per_sample_weights=values.to(dense.dtype)
     )
 
 
 def _transposed(columns: Tensor, bounds: Tensor, values: Tensor, *, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The transpose [width, B] of a sparse matrix [B, width] as (columns [T], bounds [width + 1], values [T])."""
+    """Transpose a sparse matrix [B, width]; return (columns [T], row bounds [width + 1], values [T])."""
     if columns.device.type == "cpu":  # a counting sort, in a fifth of the time of sorting
         shape = (len(bounds) - 1, width)
         flipped = csr_array((values.numpy(), columns.numpy(), bounds.numpy()), shape=shape).tocsc()
@@ -146,7 +146,7 @@ def _transposed(columns: Tensor, bounds: Tensor, values: Tensor, *, width: int) 
 
 
 def distinct(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Sorted distinct values [U] of ids [T] below `count`, and the place of every id among them, [T]; no sorting."""
+    """Return the sorted distinct values [U] of ids [T] below `count`, and the index of every id among them, [T]."""
     present = torch.zeros(count, dtype=torch.bool, device=ids.device)
     present[ids] = True
     values = present.nonzero().squeeze(1)
@@ -156,7 +156,7 @@ def distinct(ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def inverse_frequency(frequency: NDArray[Any], smoothing: float) -> NDArray[np.float64]:
-    """Smooth inverse frequency a / (a + p) with p = frequency / sum, [V]."""
+    """Return the smooth inverse frequencies a / (a + p) with p = frequency / sum, [V]."""
     probability = frequency / max(frequency.sum(), np.finfo(np.float64).tiny)
     return np.asarray(smoothing / (smoothing + probability))
 
@@ -173,7 +173,7 @@ def load_static(
     """The static encoder of a teacher, distilled on first use (about a minute on two cores) and cached.
 
     Args:
-        name: For records.
+        name: Name of the encoder, for records.
         seed: Not used; distillation draws nothing.
         teacher: minilm, an encoder of the model hub, or the path of a model folder.
         dim: Principal components kept, D.
@@ -186,16 +186,16 @@ def load_static(
 
 @dataclass(frozen=True)
 class Distilled:
-    """Token vectors of a teacher and what is known of them."""
+    """Token vectors distilled from a teacher, with their metadata."""
 
     table: Tensor
-    """[V, dim]; a copy of its own, free to be trained."""
+    """Token vectors, [V, dim]; a copy of its own that may be trained."""
     source: ModelFolder
     recipe: dict[str, Any]
-    """What the table and its weights are made from, for identities."""
+    """All that decides the table and its weights, to be hashed for identities."""
 
     def metadata(self, **settings: Any) -> dict[str, Any]:
-        """Arguments of `Encoder` that follow from the teacher; `settings` of the encoder enter its identity."""
+        """Return the arguments of `Encoder` that follow from the teacher; `settings` are hashed into its identity."""
         return {
             "tokenizer": self.source.tokenizer,
             "max_len": self.source.max_len,
@@ -204,7 +204,7 @@ class Distilled:
 
 
 def distil(teacher: str, dim: int, weighting: Weighting, max_len: int | None) -> Distilled:
-    """The token vectors of a teacher, from the workspace's cache or made now; arguments as for `load_static`."""
+    """Return the token vectors of a teacher, from the workspace's cache or made now; arguments as for `load_static`."""
     source = find(teacher, max_len=max_len)
     recipe = {"version": VERSION, "teacher": source.identity, "dim": dim}
     weights = {"weighting": weighting, "smoothing": [ZIPF_SMOOTHING, CORPUS_SMOOTHING]}
@@ -212,7 +212,7 @@ def distil(teacher: str, dim: int, weighting: Weighting, max_len: int | None) ->
 
 
 def _table(source: ModelFolder, dim: int, recipe: dict[str, Any]) -> Tensor:
-    """The table [V, dim] of a teacher."""
+    """Return the table [V, dim] of a teacher, from the cache or made now."""
     from safetensors.torch import load_file, save
 
     folder = home() / "cache" / "encoders" / f"static-{sha256_json(recipe)[:32]}"
@@ -229,14 +229,14 @@ def _table(source: ModelFolder, dim: int, recipe: dict[str, Any]) -> Tensor:
 
 
 def token_vectors(source: ModelFolder) -> NDArray[np.float32]:
-    """The teacher's vector of every vocabulary token alone, [V, teacher's D]."""
+    """Return the teacher's vector of every vocabulary token alone, [V, teacher's D]."""
     from harness.model.encoders.transformer import from_folder
 
     return encode(from_folder(source), framed_tokens(source.tokenizer), progress=f"distil {source.name}")
 
 
 def framed_tokens(tokenizer: Tokenizer) -> Ragged:
-    """Every id in the frame of a text, for example [CLS] id [SEP], one row each, [V]."""
+    """Return every token id as a text of its own with special tokens, for example [CLS] id [SEP], [V] texts."""
     before, after = tokenizer.frame
     rows = np.tile(np.array([*before, 0, *after], dtype=np.int64), (tokenizer.vocab_size, 1))
     rows[:, len(before)] = np.arange(tokenizer.vocab_size)
@@ -244,12 +244,14 @@ def framed_tokens(tokenizer: Tokenizer) -> Ragged:
 
 
 def principal_components(vectors: NDArray[np.float32], dim: int, left_out: NDArray[np.int64]) -> tuple[Tensor, float]:
-    """Half-whitened projection [V, dim] of `vectors` [V, D], mean squared row norm 1, and the share of variance kept.
+    """Return the half-whitened projection [V, dim] of `vectors` [V, D] and the share of variance kept.
+
+    The mean squared norm of the rows is 1.
 
     Args:
         vectors: One row per token.
         dim: Components to keep.
-        left_out: Rows that do not count for mean and covariance.
+        left_out: Rows that are not used for mean and covariance.
     """
     if not 1 <= dim <= vectors.shape[1]:
         raise UserError(f"dim {dim} must be between 1 and the teacher's {vectors.shape[1]}")

@@ -36,7 +36,7 @@ class TransformerEncoder(Encoder):
         self.pad_id = pad_id
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Pads, runs the model and pools; see `Encoder.forward`."""
+        """Pad, run the model and pool; see `Encoder.forward`."""
         lengths = offsets.diff()
         if len(lengths) == 0:
             return torch.zeros(0, self.dim, device=ids.device)
@@ -52,7 +52,7 @@ class TransformerEncoder(Encoder):
 
 
 def pad(ids: Tensor, lengths: Tensor, pad_id: int) -> tuple[Tensor, Tensor | None]:
-    """Ragged ids [T] with row lengths [B] as ids [B, W] and the bool mask [B, W] of real tokens; W is at least 1.
+    """Pad ragged ids [T] with row lengths [B]; return ids [B, W] and the bool mask [B, W] of real tokens; W >= 1.
 
     The mask is None where it would be true throughout: attention without one is cheaper.
     """
@@ -66,7 +66,7 @@ def pad(ids: Tensor, lengths: Tensor, pad_id: int) -> tuple[Tensor, Tensor | Non
 
 
 def pool(hidden: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """One vector [B, D] per row of hidden states [B, W, D]; zero where the mask [B, W] has no token; None: all do."""
+    """Pool hidden states [B, W, D] into vectors [B, D]; zero for rows whose `mask` [B, W] is empty (None: all true)."""
     if mask is None:
         return hidden.mean(1) if pooling == "mean" else hidden[:, 0] if pooling == "cls" else hidden.amax(1)
     real = mask[:, :, None]
@@ -79,7 +79,7 @@ def pool(hidden: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
 
 
 def from_folder(source: ModelFolder) -> TransformerEncoder:
-    """Loads a vetted folder: safetensors only, float32, no code from the folder, every weight of the model present."""
+    """Load a vetted folder: safetensors only, float32, no code from the folder, every weight of the model present."""
     from transformers import AutoModel
 
     try:
@@ -106,7 +106,7 @@ def from_folder(source: ModelFolder) -> TransformerEncoder:
 def wrap(
     model: Any, name: str, tokenizer: Tokenizer, pooling: str, max_len: int, longest: int, identity: str
 ) -> TransformerEncoder:
-    """The library's model as an encoder."""
+    """Wrap a model of the library as an encoder."""
     if hasattr(model, "pooler"):
         model.pooler = None  # its output is not used, so its weights would sit in the optimiser without a gradient
     drop_faster(model)
@@ -126,7 +126,7 @@ def wrap(
 
 @contextmanager
 def quiet_library() -> Iterator[None]:
-    """Silences the loading bar and the list of unused head weights; `from_folder` checks the report itself."""
+    """Silence the loading bar and the list of unused head weights; `from_folder` checks the report itself."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -143,10 +143,10 @@ def quiet_library() -> Iterator[None]:
 def load_pretrained(
     *, name: str, seed: int, max_len: int | None = None, pooling: str | None = None, revision: str = "main"
 ) -> TransformerEncoder:
-    """A pretrained encoder from the extra [minilm], the model hub or a local folder.
+    """Load a pretrained encoder from the extra [minilm], the model hub or a local folder.
 
     Args:
-        name: As for `harness.model.encoders.pretrained.find`.
+        name: Name or path, as for `harness.model.encoders.pretrained.find`.
         seed: Not used; nothing is drawn.
         max_len: Tokens per text; by default what the folder recommends, at most 512.
         pooling: mean, cls or max; by default what the folder says, else mean.
@@ -163,13 +163,13 @@ def load_tiny(
     dim: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] = 32,
     layers: Annotated[int, Field(ge=1, le=48)] = 2,
 ) -> TransformerEncoder:
-    """A random BERT over bytes: every part of a real encoder, none of its cost.
+    """Make a random BERT over bytes: every part of a real encoder, none of its cost.
 
     Args:
-        name: For records.
-        seed: Of the weights.
+        name: Name of the encoder, for records.
+        seed: Seed of the weights.
         max_len: Tokens per text.
-        dim: D, a multiple of 2.
+        dim: Dimension D of the vectors, a multiple of 2.
         layers: Transformer layers.
     """
     from transformers import AutoConfig, AutoModel
@@ -195,7 +195,7 @@ def load_tiny(
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A tokenizer of the 256 bytes plus [PAD], [UNK], [CLS] and [SEP], written into the workspace once."""
+    """Return a tokenizer of the 256 bytes plus [PAD], [UNK], [CLS] and [SEP], cached in the workspace."""
     folder = home() / "cache" / "encoders" / f"bytes-{TINY_VERSION}"
 
     def build(temporary: Path) -> dict[str, Any]:
