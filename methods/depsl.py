@@ -14,15 +14,15 @@ class Params(PooledSettings):
     dim: Count | None = None
     """Size of the vectors; null: the encoder's."""
     init_heads: HeadStart = "orthogonal"
-    """orthogonal keeps the encoder's geometry at the start; xavier: papers."""
+    """Initial weights of the heads; orthogonal: keeps the encoder's geometry; xavier: as in the papers."""
     dropout: Dropout = 0.1
     """Dropout of the heads."""
     lr_heads: Positive | None = None
-    """Learning rate of the heads; null: what the encoder was made for, 2e-4 for a transformer (papers)."""
+    """Learning rate of the heads; null: the encoder's default, 2e-4 for a transformer (papers)."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """A dual encoder alone."""
+    """Build a dual encoder without a classifier."""
     from harness.model.heads import TwoHeads
     from harness.model.scoring import TwoHeadScoring
     from harness.train.assembly import groups_of, pooled_stage, retrieval_head

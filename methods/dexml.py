@@ -27,24 +27,24 @@ class Params(DprParams):
     """Parameters of `dexml`; those of pools and clusters have no effect in the full regime."""
 
     regime: Literal["in-batch", "hnm", "full"] = "full"
-    """full: all labels; in-batch: what the batch drew; hnm: and mined hard negatives."""
+    """Labels that a batch is scored against; full: all; in-batch: positives it drew; hnm: mined hard negatives, too."""
     batch_size: Count = 1024
-    """Queries in a batch; 3000 a GPU in the paper's configs."""
+    """Queries in a batch; 3000 per GPU in the paper's configs."""
     grad_cache_size: Count = 4096
-    """Labels encoded and scored at once in the full regime; bounds memory."""
+    """Labels encoded and scored at once in the full regime; fewer need less memory."""
     random_epochs: Steps = 5
     beta: Count | None = 1
-    """Positives drawn a query; its other positives are masked; soft-topk draws `topk`."""
+    """Positives drawn per query; its other positives are masked; soft-topk draws `topk`."""
     eta: Steps = 1
-    """Hard negatives drawn a query from its shortlist (hnm); 5 for LF-Wikipedia-500K."""
+    """Hard negatives drawn per query from its shortlist (hnm); 5 for LF-Wikipedia-500K."""
     shortlist: Count | None = 100
     loss: LossName = "pick-one-label"
-    """pick-one-label, soft-topk, or decoupled-softmax with beta above 1."""
+    """Loss: pick-one-label, soft-topk, or decoupled-softmax with beta above 1."""
     topk: Count = 5
-    """k of soft-topk."""
+    """Number k of labels that soft-topk lets pass."""
     weight_decay: NotNegative = 0.01
     warmup_epochs: NotNegative = 1.5
-    """Epochs in which learning rates rise; a tenth of the epochs."""
+    """Epochs in which learning rates rise; by default a tenth of the epochs."""
     clip: Positive | None = None
 
     @field_validator("loss")
@@ -64,7 +64,7 @@ class Params(DprParams):
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """The encoder for both sides."""
+    """Build a dual encoder without heads."""
     from harness.model.scoring import TwoHeadScoring
     from harness.train.assembly import plain_model, pooled_stage
 
@@ -83,7 +83,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
 
 
 def full_stage(inputs: Inputs, params: Params, model: "TwoHeads") -> "Stage":
-    """Training against all labels."""
+    """Return the stage that trains against all labels."""
     from harness.batching.whole import WholeSpaceBatches
     from harness.train import Stage
     from harness.train.assembly import encoder_groups, make_optimiser

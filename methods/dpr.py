@@ -22,16 +22,16 @@ class Params(PooledSettings):
     """Parameters of `dpr`: a dual encoder without heads."""
 
     normalise: bool = True
-    """Score cosines; false: inner products of the encoder's vectors, as in the paper, with temperature 1."""
+    """Whether scores are cosines; false: inner products of the encoder's vectors, as in the paper (temperature 1)."""
     batching: Batching = "random"
     beta: Count | None = 1
-    """Positives drawn a query; its other positives are masked."""
+    """Positives drawn per query; its other positives are masked."""
     eta: Steps = 0
-    """Hard negatives drawn a query from its shortlist; all queries of the batch see them."""
+    """Hard negatives drawn per query from its shortlist; all queries of the batch are scored against them."""
     fill: bool = False
     loss: LossName = "pick-one-label"
     temperature: Positive = 0.05
-    """Scores are divided by it; 1 with `normalise: false`."""
+    """Divisor of the scores; use 1 with `normalise: false`."""
     weight_decay: NotNegative = 0.0
     schedule: Schedule = "linear"
     warmup_epochs: NotNegative = 1.0
@@ -39,7 +39,7 @@ class Params(PooledSettings):
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """The encoder for both sides."""
+    """Build a dual encoder without heads."""
     from harness.model.scoring import TwoHeadScoring
     from harness.train.assembly import plain_model, pooled_stage
 

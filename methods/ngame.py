@@ -39,22 +39,22 @@ Margin = Annotated[float, Field(gt=0, le=2)]
 
 
 class EncoderParams(OptimSettings):
-    """Parameters of the first module."""
+    """Parameters of the encoder's training, NGAME's first module."""
 
     batch_size: Count = 1024
     """Queries in a batch; 1600 in the published config."""
     double_at: Epochs = (1, 3, 5, 8, 11)
-    """Epochs from which on a batch is glued from clusters of 2, 4, 8 ... similar queries; single queries before."""
+    """Epochs at which the clusters that a batch is made of grow to 2, 4, 8 ... similar queries; single ones before."""
     refresh_epochs: Count = 5
-    """Make the clusters anew every so many epochs as well."""
+    """Epochs after which queries are clustered again, besides those of `double_at`."""
     margin: Margin = 0.3
     """Margin of the triplets, in cosines."""
     hardest_negatives: Count = 10
     """Negatives of the batch that a query is compared with."""
     weighting: Literal["score", "none"] = "score"
-    """Weights of violating negatives: softmax of their scores; none: all alike; of both modules."""
+    """Weights of violating negatives, in both modules; score: softmax of their scores; none: all equal."""
     sharpness: Positive = 0.1
-    """Temperature of that softmax."""
+    """Temperature of the softmax in `weighting`."""
     weight_decay: NotNegative = 0.0
     schedule: Schedule = "linear"
     warmup_epochs: NotNegative = 1.0
@@ -64,33 +64,33 @@ class Params(EncoderParams, TableSettings):
     """Parameters of `ngame`."""
 
     classifier_epochs: Steps = 15
-    """Epochs of the classifier; 100 in the published config; 0: none, Psi is the label vectors."""
+    """Epochs of the classifier; 100 in the published config; 0: not trained, Psi holds the label vectors."""
     classifier_batch_size: Count = 1024
     """Queries in a batch of the classifier; 2048 in the published config."""
     classifier_double_at: Epochs = (1, 2, 4, 6, 8)
-    """As `double_at`, for the classifier."""
+    """Like `double_at`, for the classifier."""
     classifier_margin: Margin = 0.2
     """Margin of the classifier's triplets."""
     classifier_hardest_positives: Count = 3
     """Positives of a query that are compared with its hardest negatives."""
     classifier_hardest_negatives: Count = 5
-    """Negatives of the batch that they are compared with."""
+    """Negatives of the batch that these positives are compared with."""
     classifier_sharpness: Positive = 1.0
-    """As `sharpness`, for the classifier."""
+    """Like `sharpness`, for the classifier."""
     classifier_dropout: Dropout = 0.5
     """Dropout of the query's vector."""
     classifier_lr: Positive | None = None
-    """Learning rate of Psi; null: what the encoder was made for; 1e-3 in the published config."""
+    """Learning rate of Psi; null: the encoder's default; 1e-3 in the published config."""
     classifier_warmup_epochs: NotNegative = 1.0
-    """As `warmup_epochs`, for the classifier."""
+    """Like `warmup_epochs`, for the classifier."""
     classifier_warmup_steps: Steps | None = None
-    """Steps in place of `classifier_warmup_epochs`."""
+    """Warm-up of the classifier in steps; null: `classifier_warmup_epochs` counts."""
     scorer: Literal["clf", "de", "concat"] = "clf"
-    """What the run reports as its own: clf (Psi), de (the encoder, Phi) or concat."""
+    """Scorer whose numbers the run reports: clf (Psi), de (the encoder, Phi) or concat."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """Encoder and classifier, the one after the other."""
+    """Build encoder and classifier, which are trained one after the other."""
     from harness.model.heads import Classifier, PlainHead, TwoHeads
     from harness.model.scoring import TwoHeadScoring
     from harness.train.tables import table_options
@@ -111,7 +111,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
 
 
 def encoder_stage(inputs: Inputs, params: EncoderParams, model: "TwoHeads") -> "Stage":
-    """The first module; also Renee's warm start."""
+    """Return the stage that trains the encoder; also Renee's warm start."""
     from harness.model.heads import TwoHeads
     from harness.train.assembly import pooled_stage
 
@@ -132,7 +132,7 @@ def encoder_stage(inputs: Inputs, params: EncoderParams, model: "TwoHeads") -> "
 
 
 def classifier_stage(inputs: Inputs, params: Params, model: "TwoHeads", classifier: "Classifier") -> "Stage":
-    """The second module."""
+    """Return the stage that trains the classifier."""
     from harness.batching.mined import MinedBatches
     from harness.seeds import stage_seed
     from harness.train import Stage
@@ -187,7 +187,7 @@ def classifier_stage(inputs: Inputs, params: Params, model: "TwoHeads", classifi
 
 
 def _glued(batch_size: int, double_at: tuple[int, ...], refresh_epochs: int, beta: int | None) -> MiningSettings:
-    """Batches of small clusters that begin with single queries, without mined negatives."""
+    """Return settings for batches of small clusters that begin with single queries, without mined negatives."""
     return MiningSettings(
         batch_size=batch_size,
         batching="glued",

@@ -18,25 +18,25 @@ class Params(TextSettings):
     """Parameters of `parabel`; those of the trees are the paper's, as omikuji has them."""
 
     trees: Annotated[int, Field(ge=1, le=1000)] = 3
-    """Trees in the forest."""
+    """Number of trees in the forest."""
     max_leaf: Annotated[int, Field(ge=2, le=_MOST)] = 100
-    """Labels from which on a node is split in two."""
+    """Labels of a node from which on it is split in two."""
     max_depth: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Levels of a tree."""
+    """Most levels of a tree."""
     loss: Literal["hinge", "log"] = "hinge"
     """Loss of the linear classifiers: squared hinge, or log."""
     cost: Positive = 1.0
     """C of the linear classifiers: larger fits the train rows closer."""
     prune: NotNegative = 0.1
-    """Weights below this are set to zero: smaller models."""
+    """Weights smaller than this are set to zero, which makes models smaller."""
     beam: Annotated[int, Field(ge=1, le=_MOST)] = 10
     """Nodes kept on every level of a tree, and labels in a leaf, when it is searched."""
     threads: Annotated[Steps, SPEED] = 0
-    """Cores; 0: all; changes speed alone."""
+    """Threads; 0: one per core; they change speed alone."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """A forest that is not fitted yet."""
+    """Build a forest that is not fitted yet."""
     from harness.model.parabel import Parabel, require_library
 
     require_library()

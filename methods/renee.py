@@ -40,34 +40,34 @@ class Params(OptimSettings, TableSettings):
     dropout: Dropout = 0.5
     """Dropout of the query's vector before the classifier; 0.7 to 0.85 in the paper."""
     init_classifier: Literal["normal", "labels"] = "normal"
-    """Rows of Psi start as N(0, 0.02) (paper); labels: as the vectors of the label texts."""
+    """Initial rows of Psi; normal: drawn from N(0, 0.02) (paper); labels: vectors of the label texts."""
     warmup_epochs: NotNegative = 3.0
     lr_classifier: Positive | None = None
-    """Learning rate of Psi, SGD on a summed loss; null: what the encoder was made for, 0.05 for a transformer."""
+    """Learning rate of Psi, SGD on a summed loss; null: the encoder's default, 0.05 for a transformer."""
     weight_decay: Annotated[NotNegative, Field(alias="weight_decay_encoder")] = 0.01
     """Decoupled weight decay of the encoder (AdamW)."""
     weight_decay_classifier: NotNegative = 1e-4
     """Weight decay of Psi, added to the gradient, as SGD does."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Momentum of Psi; 0 saves the memory of a second table."""
+    """Momentum of SGD for Psi; 0 saves the memory of a second table."""
     label_block: Annotated[Count | None, SPEED] = None
-    """Labels scored at once, batch_size x label_block x 4 bytes; null: 2048, on CUDA 65536."""
+    """Labels scored at once, which takes batch_size x label_block x 4 bytes; null: 2048, on CUDA 65536."""
     loss_rows: Annotated[Count | None, SPEED] = 64
-    """Queries of a batch whose loss is measured, for the log alone; null: all."""
+    """Queries of a batch whose loss is logged; null: all; training does not depend on it."""
     warm_epochs: Steps = 10
-    """Epochs of the encoder alone, as in ngame, before the rest; 0: none; the paper does so where texts are titles."""
+    """Epochs of a first stage that trains the encoder alone, as in ngame; 0: none; in the paper if texts are titles."""
     warm_batch_size: Count = 1024
-    """Queries in a batch of that first stage."""
+    """Queries in a batch of the first stage."""
     warm_double_at: Epochs = (1, 3, 5, 8)
-    """Epochs at which its clusters of similar queries double, from single queries on; see ngame."""
+    """Epochs at which clusters of similar queries double in the first stage, from single queries on; see ngame."""
     warm_lr_encoder: Positive | None = None
-    """Its learning rate; null: what the encoder was made for."""
+    """Learning rate of the first stage; null: the encoder's default."""
     warm_warmup_steps: Steps | None = None
-    """Its warm-up in steps; null: one epoch."""
+    """Warm-up of the first stage in steps; null: one epoch."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """Encoder and classifier, the second on top of the first."""
+    """Build an encoder with a classifier on top of it."""
     from harness.model.heads import Classifier, PlainHead, TwoHeads
     from harness.model.scoring import TwoHeadScoring
     from harness.train.tables import table_options
@@ -85,13 +85,13 @@ def build(inputs: Inputs, params: Params) -> Parts:
 
 
 def stages(inputs: Inputs, params: Params, model: "TwoHeads", classifier: "Classifier") -> "tuple[Stage, ...]":
-    """The encoder's start, if one is wanted, then encoder and classifier together."""
+    """Return the warm-up stage of the encoder, if there is one, and the stage that trains both together."""
     warm = warm_stages(inputs, params, model)
     return (*warm, one_vs_all_stage(inputs, params, model, classifier, stage=len(warm)))
 
 
 def warm_stages(inputs: Inputs, params: Params, model: "TwoHeads") -> "tuple[Stage, ...]":
-    """`ngame`'s first module for `warm_epochs`, on the dataset's own rows; nothing if that is 0."""
+    """Return `ngame`'s first stage for `warm_epochs`, on the dataset's own rows; none if that is 0."""
     if not params.warm_epochs:
         return ()
     wanted = EncoderParams(
@@ -111,7 +111,7 @@ def warm_stages(inputs: Inputs, params: Params, model: "TwoHeads") -> "tuple[Sta
 def one_vs_all_stage(
     inputs: Inputs, params: Params, model: "TwoHeads", classifier: "Classifier", *, stage: int = 0
 ) -> "Stage":
-    """Encoder and classifier together; `stage` is the place in the training."""
+    """Return the stage that trains encoder and classifier together; `stage` is its number."""
     from harness.batching.whole import WholeSpaceBatches
     from harness.seeds import stage_seed
     from harness.train import Stage

@@ -16,17 +16,17 @@ class Params(TextSettings):
     min_rows: Count = 1
     """Terms in fewer train rows are left out, unless a label text has them."""
     neighbours: Count = 100
-    """Rows that vote."""
+    """Number of nearest rows that vote for a query."""
     power: Positive = 3.0
-    """A vote weighs cosine^power: the larger, the more the nearest decide."""
+    """Exponent of a vote's weight, cosine^power: the larger, the more the nearest rows decide."""
     label_texts: bool = True
-    """Label texts are rows too, and vote for themselves."""
+    """Whether label texts are rows too, which vote for their own label."""
     label_weight: Positive = 2.0
-    """Weight of such a vote against that of a train row."""
+    """Weight of a label text's vote; a train row's is 1."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """Neighbours that are not looked at yet."""
+    """Build a nearest-neighbour model that is not fitted yet."""
     from harness.model.neighbours import Neighbours
 
     model = Neighbours(

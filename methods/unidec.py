@@ -24,17 +24,17 @@ class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
     dim: Count | None = None
     """Size of both heads together, half each; null: twice the encoder's."""
     init_classifier: Literal["labels", "xavier"] = "labels"
-    """Rows of Psi start as the vectors of the label texts; xavier: papers."""
+    """Initial rows of Psi; labels: vectors of the label texts; xavier: random, as in the papers."""
     logits: Literal["cosine", "dot", "plain-dot"] = "cosine"
-    """Scores of the classifier; dot: in training alone, cosine in search (papers); plain-dot: dot in both."""
+    """Scores of the classifier; dot: inner product in training, cosine in search (papers); plain-dot: never cosine."""
     dropout_classifier: Dropout = 0.1
     """Dropout of the gathered rows of Psi."""
     beta_classifier: Steps = 0
-    """Extra positives a query for the classifier alone (POS-CLF)."""
+    """Extra positives per query for the classifier alone (POS-CLF)."""
     lr_classifier: Positive | None = None
-    """Learning rate of Psi; null: what the encoder was made for, 1e-3 for a transformer (papers)."""
+    """Learning rate of Psi; null: the encoder's default, 1e-3 for a transformer (papers)."""
     scorer: Literal["concat", "de", "clf"] = "concat"
-    """What the run reports as its own; all three are measured."""
+    """Scorer whose numbers the run reports; all three are measured."""
 
     @model_validator(mode="after")
     def _two_halves(self) -> "Params":
@@ -44,7 +44,7 @@ class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """Dual encoder and classifier on one encoder; half of `dim` each."""
+    """Build dual encoder and classifier on one encoder, with half of `dim` each."""
     import torch
     from torch import nn
 

@@ -10,11 +10,11 @@ class Params(Settings):
     """Parameters of `zeroshot`."""
 
     similarity: Literal["cosine", "dot"] = "cosine"
-    """cosine: vectors are scaled to unit length before the inner product; dot: as the encoder gives them."""
+    """Similarity of vectors; cosine: scaled to unit length before the inner product; dot: as the encoder gives them."""
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
-    """Use the encoder as it is."""
+    """Build a scorer from the encoder, without training."""
     from harness.model.scoring import FrozenEncoder
 
     normalise = params.similarity == "cosine"

@@ -45,16 +45,16 @@ Frame = tuple[int, int]
 
 @dataclass(frozen=True)
 class Given:
-    """What a kind of augmentation makes rows from."""
+    """Input of a kind of augmentation."""
 
     train: csr_array
     """Positives, all 1, indices sorted and unique, [N, L]."""
     train_tokens: Ragged
-    """[N]."""
+    """Tokens of the train rows, [N] texts."""
     label_tokens: Ragged
-    """[L]."""
+    """Tokens of the labels, [L] texts."""
     options: "AugmentSettings"
-    """A kind does not read `keep` and `rows`."""
+    """Settings; `keep` and `rows` are not for the kind to read."""
     generator: np.random.Generator
     """The only source of random numbers."""
     frame: Frame
@@ -66,18 +66,18 @@ class AugmentedRows:
     """Rows that a kind of augmentation made."""
 
     tokens: Ragged
-    """[A], each in its frame of special tokens."""
+    """Tokens of the augmented rows with special tokens, [A] texts."""
     targets: csr_array
-    """In (0, 1], float32, [A, L]."""
+    """Targets in (0, 1], float32, [A, L]."""
     sources: tuple[NDArray[np.int64], ...] = ()
     """Train rows whose text is part of each augmented row, [A] each: their filter pairs hold for it as well."""
 
 
 class Augmentation(Protocol):
-    """What the registry holds."""
+    """Signature of a kind of augmentation; every entry of `AUGMENTATIONS` has it."""
 
     def __call__(self, given: Given) -> AugmentedRows:
-        """Makes rows."""
+        """Make augmented rows."""
         ...
 
 
@@ -92,7 +92,7 @@ _READ: dict[str, set[str]] = {
     "mixup": _ROWS,
     "label-mixup": _ROWS,
 }
-"""The options that each of our kinds reads."""
+"""Names of the options that each kind of augmentation of this package reads."""
 
 
 def check_name(name: str) -> None:
@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 
 def idle(name: str, options: "AugmentSettings") -> list[str]:
-    """One line for every option that differs from its default and has no effect."""
+    """Return one line for every option that differs from its default and has no effect."""
     fields = type(options).model_fields
     read = _READ.get(name, set(fields))
     changed = [option for option in fields if getattr(options, option) != fields[option].default]
@@ -115,21 +115,21 @@ def idle(name: str, options: "AugmentSettings") -> list[str]:
 
 @dataclass(frozen=True)
 class AugmentedTrain:
-    """Train rows with augmented rows behind them."""
+    """Train rows, followed by augmented rows."""
 
     train: csr_array
     """Targets in (0, 1], float32, [N + A, L]; 1 for every pair of the dataset."""
     filter: csr_array
     """Pairs that are neither positive nor negative, [N + A, L]; an augmented row has those of its source rows."""
     tokens: Ragged
-    """[N + A]."""
+    """Tokens of all rows, [N + A] texts."""
     made: int
-    """How many rows are augmented."""
+    """Number of augmented rows A."""
     soft: bool
-    """Some target is less than 1."""
+    """Whether some target is less than 1."""
 
     def metadata(self) -> dict[str, Any]:
-        """Counts for the record."""
+        """Return the counts of rows and targets for the record."""
         rows = len(self.tokens)
         targets = int(self.train.indptr[-1] - self.train.indptr[rows - self.made])
         per_row = round(targets / self.made, 3) if self.made else 0.0
@@ -147,16 +147,16 @@ def augment(
     seed: int,
     frame: Frame,
 ) -> AugmentedTrain:
-    """Make augmented rows and put them behind the given ones; a pure function of its arguments.
+    """Make augmented rows and append them to the train rows; a pure function of its arguments.
 
     Args:
         name: One of `AUGMENTATIONS`.
         train: Positives [N, L]; every stored entry counts as 1.
         train_filter: Pairs that are neither positive nor negative, [N, L].
-        train_tokens: [N].
-        label_tokens: [L].
+        train_tokens: Tokens of the train rows, [N] texts.
+        label_tokens: Tokens of the labels, [L] texts.
         options: See `AugmentSettings`.
-        seed: Of the run.
+        seed: Seed of the run.
         frame: Special tokens around every text.
     """
     check_name(name)
@@ -185,7 +185,7 @@ def augment(
 
 
 def _inherited_filter(made: AugmentedRows, train_filter: csr_array) -> csr_array:
-    """The filter pairs of the source rows of augmented rows, [A, L]."""
+    """Return the filter pairs of augmented rows, which are those of their source rows, [A, L]."""
     pairs = empty_pattern(len(made.tokens), train_filter.shape[1])
     for rows in made.sources:
         pairs = pairs + whole_positives(train_filter[rows])
@@ -193,7 +193,7 @@ def _inherited_filter(made: AugmentedRows, train_filter: csr_array) -> csr_array
 
 
 def whole_positives(train: csr_array) -> csr_array:
-    """The same pairs with 1 at each, indices sorted and unique; float32 [N, L]."""
+    """Return the stored pairs with the value 1, indices sorted and unique, float32 [N, L]."""
     train = csr_array(train)
     if not train.has_canonical_format:
         train = train.copy()
@@ -203,7 +203,7 @@ def whole_positives(train: csr_array) -> csr_array:
 
 
 def _require_sound(name: str, made: AugmentedRows, labels: int) -> None:
-    """Check what a kind, perhaps of another package, has made: a wrong target would spoil training silently."""
+    """Raise if the rows of a kind, perhaps of another package, are wrong; they would spoil training silently."""
     targets = made.targets
     sound = targets.shape == (len(made.tokens), labels) and targets.dtype == np.float32
     if not sound or (targets.nnz and not (targets.data.min() > 0 and targets.data.max() <= 1)):
@@ -214,7 +214,7 @@ def _require_sound(name: str, made: AugmentedRows, labels: int) -> None:
 
 
 def with_augmented_rows(inputs: "Inputs", config: "RunConfig") -> "tuple[Inputs, dict[str, Any]]":
-    """The inputs of a method with augmented rows, and their counts for the record (empty without augmentation)."""
+    """Return the inputs of a method with augmented rows, and their counts for the record (empty without any)."""
     for line in idle(config.augment, config.augment_options):
         inputs.warn(line)
     if config.augment == NONE:

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int32]
 Strength = Callable[[Counts, Counts, Counts], Numbers]
-"""(G_ij, G_jj, G_ii) of pairs, [T] each -> what is compared with delta, [T]."""
+"""Maps the counts (G_ij, G_jj, G_ii) of n pairs, [n] each, to the number that is compared with delta, [n]."""
 
 _BLOCK = 1 << 22
 """Products summed up in one block; 8 bytes each before equal pairs are added up."""
 
 
 def gandalf(given: Given) -> AugmentedRows:
-    """A row for every label with a text and a train row; targets P[Y_i | Y_j] above delta."""
+    """Make a row for every label with a text and a train row; targets are P[Y_i | Y_j] above delta."""
     labels = labels_to_make(given)
     targets = strengths(given.train, labels, conditional, given.options.delta)
     return AugmentedRows(given.label_tokens.take(labels), targets)
 
 
 def glas(given: Given) -> AugmentedRows:
-    """A row for every label with a text and a train row; targets sigmoid(S_ij) where S_ij is above delta."""
+    """Make a row for every label with a text and a train row; targets are sigmoid(S_ij) where S_ij is above delta."""
     labels = labels_to_make(given)
     targets = strengths(given.train, labels, _symmetric, given.options.delta)
     targets.data = 1 / (1 + np.exp(-targets.data))
@@ -55,14 +55,14 @@ def glas(given: Given) -> AugmentedRows:
 
 
 def labels_to_make(given: Given) -> NDArray[np.int64]:
-    """Labels that have a text and a train row, or the share of them that the options ask for, increasing."""
+    """Return the labels that have a text and a train row, or the share of them in the options, increasing."""
     counts = rows_per_label(given.train)
     allowed = has_text(given.label_tokens, given.frame) & (counts > 0)
     return chosen_labels(counts, allowed, given.options, given.generator)
 
 
 def conditional(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:
-    """P[Y_i | Y_j]: the share of the text's rows that have the label too."""
+    """Return P[Y_i | Y_j]: the share of the rows of the text's label that have the other label too."""
     return np.divide(both, of_text)
 
 
@@ -73,13 +73,13 @@ def _symmetric(both: Counts, of_text: Counts, of_label: Counts) -> Numbers:
 def strengths(
     train: csr_array, labels: NDArray[np.int64], strength: Strength, delta: float, block: int = _BLOCK
 ) -> csr_array:
-    """How strongly the texts of `labels` [A] point at every label, where above delta; float32 [A, L].
+    """Compute how strongly the texts of `labels` [A] point at every label, where above delta; float32 [A, L].
 
     Args:
         train: Positives [N, L], indices sorted and unique.
         labels: Labels whose texts become rows, each with a train row.
-        strength: From counts to what is compared with delta, in float64: there 1/10 is 0.1, and not above it.
-        delta: Pairs at or below it are left out.
+        strength: Maps counts to the strength, in float64: there 1/10 is 0.1, and not above it.
+        delta: Pairs of this strength or less are left out.
         block: Products summed up at a time.
     """
     pattern = csr_array((np.ones(len(train.indices), np.int32), train.indices, train.indptr), shape=train.shape)
@@ -106,14 +106,14 @@ def strengths(
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The parts as one array; empties the list, so that only one of several such lists is there twice at a time."""
+    """Concatenate the parts and empty the list, so that only one of several such lists is in memory twice."""
     whole = np.concatenate(parts)
     parts.clear()
     return whole
 
 
 def one_hot(given: Given) -> AugmentedRows:
-    """A row for every label with a text, seen in train or not; its only target is itself (thesis table 1.2, Z')."""
+    """Make a row for every label with a text, seen in train or not; its only target is itself (thesis 1.2, Z')."""
     counts = rows_per_label(given.train)
     labels = chosen_labels(counts, has_text(given.label_tokens, given.frame), given.options, given.generator)
     return AugmentedRows(given.label_tokens.take(labels), self_targets(labels, given.train.shape[1]))
@@ -122,14 +122,14 @@ def one_hot(given: Given) -> AugmentedRows:
 def chosen_labels(
     counts: NDArray[np.int64], allowed: NDArray[np.bool_], options: "AugmentSettings", generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The labels that become rows, increasing, [A]: a share of those that may.
+    """Choose the labels that become rows, a share of those that may; return them increasing, [A].
 
     A larger share of the same seed holds every label of a smaller one.
 
     Args:
-        counts: Train rows of every label, [L].
-        allowed: Labels that may become rows, [L].
-        options: `labels` is the share, `order` says who comes first.
+        counts: Number of train rows of every label, [L].
+        allowed: Whether each label may become a row, [L].
+        options: `labels` is the share, `order` says which labels come first.
         generator: Draws the random order.
     """
     labels = np.flatnonzero(allowed)
@@ -146,12 +146,12 @@ def chosen_labels(
 
 
 def rows_per_label(train: csr_array) -> NDArray[np.int64]:
-    """How many rows have each label, [L]."""
+    """Count the rows that have each label, [L]."""
     return np.bincount(train.indices, minlength=train.shape[1])
 
 
 def has_text(label_tokens: Ragged, frame: Frame) -> NDArray[np.bool_]:
-    """Labels with a text, [L]; a row without any token would teach nothing."""
+    """Return whether each label has a text, [L]; raise if none has. A row without tokens would teach nothing."""
     found = label_tokens.lengths > sum(frame)
     if not found.any():
         raise UserError(
@@ -162,19 +162,19 @@ def has_text(label_tokens: Ragged, frame: Frame) -> NDArray[np.bool_]:
 
 
 def self_targets(labels: NDArray[np.int64], count: int) -> csr_array:
-    """1 for the label itself, [A, count]."""
+    """Return targets [A, count] that are 1 for the row's own label."""
     ones = np.ones(len(labels), np.float32)
     return csr_array((ones, labels, np.arange(len(labels) + 1)), shape=(len(labels), count))
 
 
 def blocks(work: NDArray[np.int64], limit: int) -> list[slice]:
-    """Consecutive ranges of items that together cost about `limit`; an item that costs more may stand alone.
+    """Cut items into consecutive ranges that cost about `limit`; an item that costs more may stand alone.
 
     Every range costs less than `limit` without its last item.
 
     Args:
-        work: What every item costs, [n].
-        limit: Cost of a block.
+        work: Cost of every item, [n].
+        limit: Cost of a range.
     """
     if not len(work):
         return []

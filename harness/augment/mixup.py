@@ -23,7 +23,7 @@ from harness.errors import UserError
 from harness.io.progress import progress
 
 ALPHA = 0.2
-"""Most mixed rows are close to one of their texts."""
+"""Parameter of the Beta distribution of lambda; with 0.2 most mixed rows are close to one of their texts."""
 _BLOCK = 1 << 22
 """Tokens sorted at a time."""
 
@@ -32,7 +32,7 @@ Numbers = NDArray[np.float64]
 
 
 def mixup(given: Given) -> AugmentedRows:
-    """Pairs of train rows, mixed."""
+    """Make rows that mix two train rows."""
     train, train_tokens, frame, generator = given.train, given.train_tokens, given.frame, given.generator
     rows = np.flatnonzero((train_tokens.lengths > sum(frame)) & (np.diff(train.indptr) > 0))
     if len(rows) < 2:
@@ -45,7 +45,7 @@ def mixup(given: Given) -> AugmentedRows:
 
 
 def label_mixup(given: Given) -> AugmentedRows:
-    """Every train row mixed with the text of one of its labels."""
+    """Make rows that mix every train row with the text of one of its labels."""
     train, train_tokens, frame, generator = given.train, given.train_tokens, given.frame, given.generator
     label_tokens = given.label_tokens
     with_text = has_text(label_tokens, frame)
@@ -66,7 +66,7 @@ def label_mixup(given: Given) -> AugmentedRows:
 def _mixed_tokens(
     first: Ragged, second: Ragged, frame: Frame, generator: np.random.Generator
 ) -> tuple[Ragged, Ragged, Numbers]:
-    """What is kept of each text [A], without frames, and the share of the first one's targets [A]."""
+    """Return the kept tokens of both texts [A], without special tokens, and the first one's share of targets [A]."""
     share = generator.beta(ALPHA, ALPHA, len(first))
     lengths = [column.lengths - sum(frame) for column in (first, second)]
     part = share * lengths[0]
@@ -84,7 +84,7 @@ def _mixed_tokens(
 
 
 def some_tokens(column: Ragged, count: Integers, frame: Frame, generator: np.random.Generator) -> Ragged:
-    """A uniform draw of `count` tokens of every text [n], in their old order, without the frame."""
+    """Draw `count` tokens of every text [n] uniformly; they keep their order, special tokens are left out."""
     lengths = column.lengths - sum(frame)
     values = []
     for part in blocks(lengths, _BLOCK):
@@ -101,7 +101,7 @@ def some_tokens(column: Ragged, count: Integers, frame: Frame, generator: np.ran
 
 
 def _framed(first: Ragged, second: Ragged, like: Ragged, frame: Frame) -> Ragged:
-    """Rows of the first text's tokens, then the second's, with the special tokens that the rows of `like` have."""
+    """Join the tokens of the first and second text of each row, inside the special tokens of the rows of `like`."""
     before, after = like[0][: frame[0]], like[0][len(like[0]) - frame[1] :]
     offsets = np.concatenate([[0], np.cumsum(first.lengths + second.lengths + sum(frame))]).astype(np.int64)
     values = np.empty(offsets[-1], like.values.dtype)
@@ -115,7 +115,7 @@ def _framed(first: Ragged, second: Ragged, like: Ragged, frame: Frame) -> Ragged
 
 
 def _weighted(first: csr_array, second: csr_array, share: Numbers) -> csr_array:
-    """The targets share y_a + (1 - share) y_b for positives [A, L] each; float32, nothing stored where it is 0."""
+    """Return the targets share y_a + (1 - share) y_b of positives [A, L] each; float32, zeros are not stored."""
     parts = [
         csr_array((np.repeat(weight, np.diff(matrix.indptr)), matrix.indices, matrix.indptr), shape=matrix.shape)
         for matrix, weight in ((first, share), (second, 1 - share))

@@ -25,13 +25,13 @@ RESTART = 0.8
 NEIGHBOURS = 10
 HEAD = 500
 _WALKERS = 1 << 14
-"""Walkers that hop together; each remembers where it has been, in 4 bytes a hop."""
+"""Walkers that hop together; each stores the labels it has met, 4 bytes per hop."""
 
 Integers = NDArray[np.int64]
 
 
 def random_walk(given: Given) -> AugmentedRows:
-    """A row for every label with a text and a train row; targets from walks that start at the label."""
+    """Make a row for every label with a text and a train row; targets come from walks that start at the label."""
     labels, train = labels_to_make(given), given.train
     counts = rows_per_label(train)
     graph = _without(train, counts > HEAD)
@@ -52,7 +52,7 @@ def random_walk(given: Given) -> AugmentedRows:
 
 
 def _without(train: csr_array, left_out: NDArray[np.bool_]) -> csr_array:
-    """Rows and labels without the labels [L] left out."""
+    """Return the positives [N, L] without the labels that are marked in `left_out` [L]."""
     kept = (~left_out[train.indices]).astype(np.float32)
     graph = csr_array((kept, train.indices, train.indptr), shape=train.shape, copy=True)
     graph.eliminate_zeros()
@@ -67,15 +67,15 @@ def visits(
     hops: int = HOPS,
     restart: float = RESTART,
 ) -> csr_array:
-    """How often the walker of each start met every label, int32 [n, L]; all walkers hop together.
+    """Count how often the walker of each start met every label, int32 [n, L]; all walkers hop together.
 
     Args:
         graph: Labels of every row, [N, L].
         rows_of: Rows of every label, [L, N].
         starts: Labels to start from, each with a row in the graph, [n].
-        generator: Draws three numbers a hop and walker.
-        hops: Labels each walker meets.
-        restart: Probability of going on from the start instead of from where the walker is.
+        generator: Gives three random numbers per hop and walker.
+        hops: Number of labels that each walker meets.
+        restart: Probability of returning to the start before a hop.
     """
     seen = np.empty((hops, len(starts)), np.int32)
     place = starts
@@ -92,7 +92,7 @@ def visits(
 
 
 def _hop(edges: csr_array, places: Integers, uniform: NDArray[np.float64]) -> Integers:
-    """A stored column of every given row [n], the one that a number in [0, 1) picks."""
+    """Return a stored column of each given row [n], picked by a uniform number in [0, 1)."""
     first = edges.indptr[places].astype(np.int64)
     degree = edges.indptr[places + 1] - first
     return edges.indices[first + (uniform * degree).astype(np.int64)].astype(np.int64)
@@ -101,12 +101,12 @@ def _hop(edges: csr_array, places: Integers, uniform: NDArray[np.float64]) -> In
 def _neighbours(
     seen: csr_array, rows: Integers, starts: Integers, delta: float
 ) -> tuple[Integers, Integers, NDArray[np.float64]]:
-    """The most visited labels of every walker besides its start: augmented row, label, target, [T] each.
+    """Return the most visited labels of every walker besides its start: augmented row, label, target, [pairs] each.
 
     Args:
         seen: Visits [n, L], labels sorted.
-        rows: The augmented row of every walker, [n].
-        starts: Its label, [n].
+        rows: Augmented row of every walker, [n].
+        starts: Start label of every walker, [n].
         delta: Targets at or below it are left out.
     """
     walker = np.repeat(np.arange(len(rows)), np.diff(seen.indptr))
