@@ -66,7 +66,7 @@ class DataSizes:
     filter_pairs: float
     """Filter pairs per row."""
     soft: bool
-    """Augmented rows have targets below 1."""
+    """Whether augmented rows have targets below 1."""
     assumptions: tuple[str, ...]
 
     @property
