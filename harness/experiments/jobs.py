@@ -85,7 +85,7 @@ class Handle(Protocol):
 
 
 class Engine(Protocol):
-    """Runs jobs."""
+    """Decides where jobs run, and starts them."""
 
     def share(self, workers: int) -> Resources:
         """Return the resources of each of `workers` jobs side by side."""
@@ -185,7 +185,7 @@ class Work(ABC):
 
     @abstractmethod
     def over(self) -> bool:
-        """Whether no further job will come."""
+        """Return whether no further job will come."""
 
     @abstractmethod
     def not_started(self, job: Job, error: OSError) -> None:
@@ -274,7 +274,7 @@ class Runner:
         """Pass signals of this process on to the jobs, and kill those that did not stop in time."""
         for number in self._interrupts.take():
             count = len(self.running)
-            self._work.display.say(f"{number.name}: waiting for what runs ({count}) to save; once more to hurry")
+            self._work.display.say(f"{number.name}: waiting for running jobs ({count}) to save; send it again to hurry")
             self.stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         if self._deadline is not None and time.monotonic() > self._deadline:
             for handle in self.running:

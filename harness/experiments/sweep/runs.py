@@ -165,7 +165,7 @@ def _known_trials(plan: Plan, known: StudyFile) -> "list[FrozenTrial]":
             found.append(create_trial(state=state, distributions=ranges.distributions, user_attrs=about, **trial))
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"trial {slot} in {STUDY_FILE} or runs/ is none of this study ({error}); remove it there", plan.folder
+                f"trial {slot} in {STUDY_FILE} or runs/ is not of this study ({error}); remove it there", plan.folder
             ) from error
     return found
 
