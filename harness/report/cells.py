@@ -39,7 +39,7 @@ class Figure:
     def __post_init__(self) -> None:
         for value in (self.mean, self.std, self.paper):
             if value is not None and not math.isfinite(value):
-                raise ValueError(f"{value} is no figure; what was not measured is None")
+                raise ValueError(f"{value} is not finite; what was not measured is None")
 
     @classmethod
     def of(

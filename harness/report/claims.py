@@ -85,9 +85,9 @@ class Claims(Settings):
 
     claims: list[Claim] = Field(min_length=1)
     accounts: dict[str, str] = Field(default={})
-    """By dataset, and for the table with a transformer by its name: why UniDEC is not first; shown while it is not."""
+    """Why UniDEC is not first, by dataset, or by name for the table with a transformer; shown while it is not first."""
     reruns: dict[str, str] = Field(default={})
-    """By dataset: which rows were run again after a first result on test rows, and why; `{run id}` stands for the
+    """Texts by dataset: which rows were run again after a first result on test rows, and why; `{run id}` stands for the
     figures of a run. A text is shown only where all runs that it names are there."""
 
 

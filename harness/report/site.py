@@ -133,7 +133,7 @@ def require_ours(folder: Path) -> None:
         return
     there = [name for name in (INDEX, PAGE) if (folder / name).exists()] + [*_owned(folder)]
     if there:
-        raise UserError(f"{folder} has a {there[0]} that is no report's; give a folder of its own, or move that away")
+        raise UserError(f"{folder} has a {there[0]} that no report wrote; name another folder, or move it away")
 
 
 def check_site(site: Site, folder: Path) -> list[str]:
