@@ -30,7 +30,7 @@ class Dataset:
     folder: Path
     digest: str
     metadata: dict[str, Any]
-    """Measured statistics and provenance, from the manifest."""
+    """The manifest: measured statistics, provenance, files."""
     train_text: "Texts"
     test_text: "Texts"
     label_text: "Texts"
@@ -40,17 +40,17 @@ class Dataset:
     test: "csr_array"
     """Positives of the test rows, [M, L]."""
     train_filter: "csr_array"
-    """Pairs masked for the train rows, [N, L]."""
+    """Filter pairs of the train rows, [N, L]."""
     test_filter: "csr_array"
-    """Pairs masked for the test rows, [M, L]."""
+    """Filter pairs of the test rows, [M, L]."""
 
     @property
     def name(self) -> str:
-        """The card's name."""
+        """Name of the dataset, from its card."""
         return self.card.name
 
     def column_digest(self, column: str) -> str:
-        """A hash of one text column's content, from the manifest: the column is not read for it."""
+        """Return a hash of one text column's content, from the manifest; the column itself is not read."""
         files = self.metadata["files"]
         return f"{files[f'{column}.values.npy']['sha256']}-{files[f'{column}.offsets.npy']['sha256']}"
 
@@ -58,7 +58,7 @@ class Dataset:
 def load(name_or_folder: str | Path, *, use_filter: bool = True) -> Dataset:
     """Load a dataset by card name, or from a folder of files, preparing it on first use.
 
-    `use_filter=False` accepts a dataset whose card requires filter files that are not there, and masks nothing.
+    `use_filter=False` accepts missing filter files even if the card requires them, and leaves the filters empty.
     """
     from harness.data.prepare import load_prepared
 

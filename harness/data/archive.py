@@ -1,8 +1,8 @@
 """Unpack untrusted archives: zip, tar (plain, gz, bz2, xz) and single compressed files.
 
-Every entry is judged before a byte of it is written: a plain file or folder, with a name that stays inside the target,
-which is a new folder. A refused, truncated or interrupted archive leaves nothing. Claimed sizes are not believed: the
-bytes are counted as they come out of the decompressor.
+Every entry is checked before a byte of it is written: it must be a plain file or folder, with a name that stays inside
+the target, which is a new folder. A refused, truncated or interrupted archive leaves nothing. Claimed sizes are not
+trusted: the bytes are counted as they come out of the decompressor.
 """
 
 import bz2
@@ -33,28 +33,28 @@ _COMPRESSED: dict[bytes, tuple[str, Callable[[Path], Any]]] = {
     b"BZh": (".bz2", bz2.open),
     b"\xfd7zXZ\x00": (".xz", lzma.open),
 }
-"""First bytes -> (suffix, opener)."""
+"""First bytes of a compressed file -> (suffix, function that opens it)."""
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, struct.error, ValueError, OverflowError)
 _CUT_SHORT = ("unexpected end", "not a zip file")
-"""What the readers say of a cut archive; a zip has its table of contents at the end, so a cut one looks like no zip."""
+"""Parts of error messages for a truncated archive; a truncated zip lacks its directory, so it looks like no zip."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How far an archive may go."""
+    """Limits on what an archive may unpack to."""
 
     total_bytes: int = 60_000_000_000
-    """Size of everything unpacked."""
+    """Most bytes of all unpacked files together."""
     ratio: int = 1000
-    """Expansion over the archive's own size, enforced beyond `ratio_from` bytes."""
+    """Largest ratio of unpacked to packed size, enforced beyond `ratio_from` unpacked bytes."""
     ratio_from: int = 100_000_000
     entries: int = 10_000
     header_bytes: int = 16_000_000
-    """Longest single piece of metadata; a tar header can ask for any amount of memory."""
+    """Most bytes of a single read; a tar header can ask for any amount of memory."""
 
 
 def explosion(path: Path, total: int, limits: Limits) -> str | None:
-    """Why `total` bytes are too much to come out of a compressed file; None if they are not."""
+    """Return why `total` unpacked bytes are too many for a compressed file; None if they are not."""
     size = path.stat().st_size
     if total > limits.total_bytes:
         return f"it expands beyond {limits.total_bytes:,} bytes"
@@ -64,19 +64,19 @@ def explosion(path: Path, total: int, limits: Limits) -> str | None:
 
 
 class _Unpacking:
-    """One archive on its way into a new folder: names taken so far, bytes written so far."""
+    """State of unpacking one archive into a new folder: names used and bytes written so far."""
 
     def __init__(self, archive: Path, folder: Path, limits: Limits) -> None:
         self.archive, self.folder, self.limits = archive, folder, limits
         self._is_folder: dict[str, bool] = {}
-        """By path in small letters, since some disks do not tell A from a."""
+        """Whether each entry is a folder, by path in lower case, since some disks do not tell A from a."""
         self._entries = self._written = 0
 
     def refuse(self, reason: str) -> DataError:
         return DataError(f"refused, nothing was unpacked: {reason}", self.archive)
 
     def admit(self, name: str, *, folder: bool) -> Path:
-        """The path of an entry inside the target; raises if the entry is refused."""
+        """Return the path of an entry inside the target; raise `DataError` if the entry is refused."""
         self._entries += 1
         if self._entries > self.limits.entries:
             raise self.refuse(f"more than {self.limits.entries:,} entries")
@@ -95,12 +95,12 @@ class _Unpacking:
         return self.folder / path
 
     def require_bounded(self, total: int) -> None:
-        """Raises if `total` bytes are too much to come out of the archive."""
+        """Raise `DataError` if `total` unpacked bytes are too many for the archive."""
         if reason := explosion(self.archive, total, self.limits):
             raise self.refuse(reason)
 
     def write(self, source: IO[bytes], target: Path) -> None:
-        """Writes one entry, counting."""
+        """Write one entry; raise if it exceeds the limits."""
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as stream:
             while chunk := source.read(CHUNK):
@@ -112,7 +112,7 @@ class _Unpacking:
 
 
 class _Bounded:
-    """A seekable reader of a decompressor in which nothing can be asked for, or skipped over, beyond the limits."""
+    """A seekable reader of a decompressor that refuses reads and seeks beyond the limits."""
 
     def __init__(self, raw: IO[bytes], unpacking: _Unpacking) -> None:
         self._raw, self._unpacking = raw, unpacking
@@ -132,7 +132,7 @@ class _Bounded:
 
 
 def archive_kind(path: Path) -> Kind | None:
-    """The kind of a file by its content, not its name: `file` is one compressed file, None is no archive."""
+    """Return the kind of an archive by its content, not its name: `file` is one compressed file, None no archive."""
     with path.open("rb") as stream:
         start = stream.read(_TAR_BLOCK)
     if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
@@ -148,7 +148,7 @@ def archive_kind(path: Path) -> Kind | None:
 
 @contextmanager
 def _decompressed(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The usual suffix of a file's compression, and its content; a file that is not compressed has none."""
+    """Open a file, decompressed if need be; yield the suffix of its compression (empty for none) and the stream."""
     with path.open("rb") as stream:
         start = stream.read(8)
     suffix, opener = next((found for magic, found in _COMPRESSED.items() if start.startswith(magic)), ("", None))
@@ -157,12 +157,12 @@ def _decompressed(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[Path]:
-    """Unpacks an archive into a new folder, all of it or nothing.
+    """Unpack an archive into a new folder, all of it or nothing.
 
     Args:
         archive: A zip, a tar in any of its compressions, or a single file compressed with gzip, bzip2 or xz.
-        folder: Must not be there yet; it is removed again if the archive is refused.
-        limits: Bounds against archives made to fill a disk.
+        folder: Target folder, which must not exist; it is removed again if the archive is refused.
+        limits: Limits against archives made to fill a disk.
 
     Returns:
         The files that were written, sorted.
@@ -190,7 +190,7 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[Pa
 
 @contextmanager
 def _damage_named(archive: Path) -> Iterator[None]:
-    """Turns what the decompressors raise into one line about the archive."""
+    """Raise `DataError` or `UserError` that names the archive in place of what the decompressors raise."""
     try:
         yield
     except NotImplementedError as error:
@@ -249,7 +249,7 @@ def _unpack_file(unpacking: _Unpacking) -> None:
 
 
 def check_compressed(path: Path) -> None:
-    """Reads a compressed file to its end without keeping anything; raises `DataError` if it is truncated or damaged."""
+    """Read a compressed file to its end without keeping anything; raise `DataError` if it is truncated or damaged."""
     unpacking, total = _Unpacking(path, path.parent, Limits()), 0
     with _damage_named(path), _decompressed(path) as (_, stream):
         while chunk := stream.read(CHUNK):

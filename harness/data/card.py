@@ -1,4 +1,4 @@
-"""Dataset cards: what a dataset is, how to obtain it, what its numbers must be, and how it is best run.
+"""Dataset cards: what a dataset is, how to obtain it, its published statistics, and recommended settings.
 
 A card is one YAML file in `datasets/`. Its figures are the published ones; `harness data check` prints them beside the
 measured ones. The propensity constants A and B belong to the dataset and are never guessed: a card without them gives
@@ -24,7 +24,7 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class Statistics(Strict):
-    """Published figures; unpublished ones are left out."""
+    """Published statistics of a dataset; None for those that are not published."""
 
     train: Count | None = None
     test: Count | None = None
@@ -33,41 +33,41 @@ class Statistics(Strict):
     labels_per_row: Positive | None = None
     words_per_row: Positive | None = None
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """Relative slack for the averages; counts must match exactly unless `approximate` is set."""
+    """Relative tolerance of the averages; counts must match exactly unless `approximate` is set."""
     approximate: bool = False
-    """True for data built from what this machine has installed: counts then carry `tolerance` as well."""
+    """True for data built from software of this machine: `tolerance` then holds for counts as well."""
 
     def slack(self, name: str) -> float:
-        """How far a measured figure may be from the published one, relative to it."""
+        """Return the relative difference that is allowed between a measured and the published figure."""
         return 0.0 if name in ("train", "test", "labels") and not self.approximate else self.tolerance
 
 
 class Propensity(Strict):
-    """Constants of w_l = 1 + C (n_l + B)^-A, C = (ln N - 1)(B + 1)^A."""
+    """Constants A and B of the inverse propensity w_l = 1 + C (n_l + B)^-A, C = (ln N - 1)(B + 1)^A."""
 
     a: Positive
     b: Positive
 
 
 class Download(Strict):
-    """A published link; `sha256` where one is known, otherwise counts decide after unpacking.
+    """A published link; without a `sha256`, the counts of the card verify what it gives.
 
     `contains` names the wanted files, separated by blanks. Entries with equal `contains` are mirrors of
     one another, tried in order; entries that differ are parts, and all of them are needed.
     """
 
     url: Annotated[str, Field(pattern=r"^(https://|http://(127\.0\.0\.1|\[::1\])[:/])")]
-    """https; plain http only from this machine itself, for a local mirror."""
+    """Address of the download; https, or http from this machine itself for a local mirror."""
     filename: FileName
     """Name of the download on disk; a person who downloads by hand places it under this name."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     contains: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*( [A-Za-z0-9][A-Za-z0-9._-]*)*)?$")] = ""
     seen: str = ""
-    """Where the link was published, because links rot."""
+    """Page on which the link was published, in case it breaks."""
 
 
 class Pin(Strict):
-    """What the dataset was on the day the card was written, for exact comparison."""
+    """Content digest of the dataset when the card was written, and the versions it was made with."""
 
     digest: str
     made_with: dict[str, str] = Field(default={})
@@ -82,9 +82,9 @@ class DatasetCard(Strict):
     version: Annotated[int, Field(ge=1)] = 1
     source: Literal["repository", "jsonl", "pydocs", "debian", "synthetic"]
     text: Literal["title", "title+content"] = "title"
-    """Which fields of a `trn.json.gz` row make its text; builders read it as short or long."""
+    """Fields of a `trn.json.gz` row that make its text; for data built here, short or long text."""
     options: dict[str, int | float | str | bool] = Field(default={})
-    """Parameters of a builder, for example the size of `synthetic`."""
+    """Options of the data source, for example the size of `synthetic`."""
     statistics: Statistics = Statistics()
     propensity: Propensity | None = None
     filter: Literal["required", "built", "optional"] = "optional"
@@ -92,19 +92,19 @@ class DatasetCard(Strict):
     checksums: dict[FileName, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default={})
     downloads: list[Download] = Field(default=[])
     obtain: str = ""
-    """What a person has to do, in a few lines; printed when the data is missing."""
+    """How a person obtains the data, in a few lines; printed when it is missing."""
     licence: str = ""
     homepage: str = ""
     pin: Pin | None = None
     defaults: dict[str, Any] = Field(default={})
-    """Recommended run settings, over the method's own and under the command line's."""
+    """Recommended run settings; they override those of the method, and the command line overrides them."""
     recommended: dict[str, dict[str, Any]] = Field(default={})
-    """Published settings per method, over `defaults`."""
+    """Recommended settings by method; they override `defaults`."""
     notes: list[str] = Field(default=[])
 
     @property
     def built_here(self) -> bool:
-        """Whether the data is made on this machine instead of being obtained."""
+        """Whether the data is built on this machine instead of being downloaded."""
         return self.source in ("pydocs", "debian", "synthetic")
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class DatasetCard(Strict):
 
 
 def card_paths() -> dict[str, Path]:
-    """Every known card by name: ours, and those that `data import` wrote into the workspace."""
+    """Return the files of all cards by name: those of the repository, and those that `data import` wrote."""
     paths: dict[str, Path] = {}
     for folder in (CARD_FOLDER, home() / "cards"):
         for path in sorted(folder.glob("*.yaml")):
@@ -128,7 +128,7 @@ def card_paths() -> dict[str, Path]:
 
 
 def load_card(name: str) -> DatasetCard:
-    """The card of that name, or an error that names the nearest one."""
+    """Return the card of that name; the error for an unknown one names the nearest."""
     paths = card_paths()
     if name not in paths:
         raise unknown_name("dataset", name, paths)
@@ -136,11 +136,11 @@ def load_card(name: str) -> DatasetCard:
 
 
 def find_card(name_or_folder: str | Path) -> DatasetCard:
-    """The card meant by a card's name, by `synthetic:option=value,...`, or by a folder of files."""
+    """Return the card for a card's name, for `synthetic:option=value,...`, or for a folder of files."""
     if isinstance(name_or_folder, str) and "/" not in name_or_folder:
         if not name_or_folder.startswith("synthetic:"):
             return load_card(name_or_folder)
-        from harness.data.sources.synthetic import parse_name  # needs scipy, which no other name does
+        from harness.data.sources.synthetic import parse_name  # imports scipy, which only this kind of name needs
 
         return parse_name(name_or_folder)
     folder = Path(name_or_folder)
@@ -158,7 +158,7 @@ def find_card(name_or_folder: str | Path) -> DatasetCard:
 
 @cache
 def read_card(path: Path) -> DatasetCard:
-    """Parses and validates one card file; all its faults are reported together."""
+    """Read one card file; `UserError` lists all of its faults."""
     values = read_yaml(path)
     try:
         card = DatasetCard.model_validate({"name": path.stem, **values})

@@ -1,8 +1,8 @@
 """Check a prepared dataset against its card, its manifest and what evaluation assumes.
 
-In: a loaded `Dataset`. Out: a `CheckReport`, one row per question. A row fails (`differs`) where a published figure, a
-checksum or a rule is broken; it is a `warning` where the data is odd but usable, and `unknown` where there is nothing
-to compare with. The best P@k any method can reach is mean_i min(n_i, k) / k over rows with n_i reachable labels.
+The result is a `CheckReport`, one row per check. A row fails (`differs`) if a published figure, a checksum or a rule is
+broken; it is a `warning` if the data is odd but usable, and `unknown` if there is nothing to compare with. The best P@k
+any method can reach is mean_i min(n_i, k) / k over rows with n_i reachable labels.
 
 Equal texts are found by a 64-bit hash of every row; rows with equal hashes are then compared.
 """
@@ -30,16 +30,16 @@ Figure: TypeAlias = float | int | str | None
 RowPairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 LONG_TEXT_BYTES = 1_000_000
-"""Above this a text is more likely a parsing accident than a document."""
+"""Texts longer than this are reported; they are more likely a parsing fault than a document."""
 
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One question and its answer."""
+    """Result of one check."""
 
     name: str
     expected: Figure
-    """From the card, or what the rule demands; None where there is nothing to compare with."""
+    """Value on the card or demanded by a rule; None if there is nothing to compare with."""
     measured: Figure
     verdict: Verdict
     remark: str = ""
@@ -47,7 +47,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All rows of one check."""
+    """Results of all checks of a dataset."""
 
     dataset: str
     digest: str
@@ -55,30 +55,30 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing differs; warnings and unknowns do not count."""
+        """Whether no row has the verdict `differs`."""
         return all(row.verdict != "differs" for row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the report as plain values for --json."""
         return {**asdict(self), "ok": self.ok}
 
 
 def check(dataset: Dataset, raw: Path | None = None, k: int = 5) -> CheckReport:
-    """Compares a dataset with its card and looks for faults in it.
+    """Compare a dataset with its card and look for faults in it.
 
     Args:
         dataset: The dataset as loaded, with its filter.
-        raw: The folder of the files that `card.checksums` names; by default where `data fetch` puts them.
-        k: Depth of the metrics, for the ceiling of P@k and the retrieval depth that a full top-k needs.
+        raw: Folder of the files that `card.checksums` names; by default the one `data fetch` uses.
+        k: Largest k of the metrics, for the ceiling of P@k and the retrieval depth that a full top-k needs.
     """
     if k < 1:
         raise UserError(f"k must be at least 1, not {k}")
-    # texts are read twice: once for their hash in the manifest, once for what is in them
+    # texts are read twice: once for their hash in the manifest, once for their content
     size = sum(path.stat().st_size for path in dataset.folder.glob("*.npy"))
     size += sum(len(texts.values) for texts in _columns(dataset).values())
     with progress(f"checking {dataset.name}", size, "bytes") as advance:
         rows = [*_raw_files(dataset, raw or raw_folder(dataset.card)), _prepared_files(dataset, advance)]
-        # a damaged file can hold offsets that lead anywhere, so nothing in it is read; the same goes for label ids
+        # offsets of a damaged file can point anywhere, so its texts are not read; likewise for faulty label ids
         if rows[-1].verdict == "ok":
             ids = [*_ids(dataset)]
             rows += [_pin(dataset), *ids]
@@ -94,12 +94,12 @@ def _columns(dataset: Dataset) -> dict[str, Texts]:
 
 
 def _none_of(name: str, count: int, remark: str, verdict: Verdict = "warning") -> CheckRow:
-    """A row for something of which there should be none."""
+    """Return a row for a count that should be 0."""
     return CheckRow(name, 0, count, verdict if count else "ok", remark if count else "")
 
 
 def _figures(dataset: Dataset) -> Iterator[CheckRow]:
-    """The card's statistics beside the measured ones."""
+    """Compare the card's statistics with the measured ones."""
     published = dataset.card.statistics
     matrices = (dataset.train, dataset.test, dataset.train_filter, dataset.test_filter)
     measured = statistics(_columns(dataset), dict(zip(MATRICES, matrices, strict=True)))
@@ -117,7 +117,7 @@ def _figures(dataset: Dataset) -> Iterator[CheckRow]:
 
 
 def _raw_files(dataset: Dataset, raw: Path) -> Iterator[CheckRow]:
-    """The card's checksums against the files in the raw folder."""
+    """Compare the card's checksums with the files in the raw folder."""
     for name, expected in sorted(dataset.card.checksums.items()):
         path = raw / name
         if not path.is_file():
@@ -129,10 +129,10 @@ def _raw_files(dataset: Dataset, raw: Path) -> Iterator[CheckRow]:
 
 
 def _prepared_files(dataset: Dataset, advance: Advance) -> CheckRow:
-    """Every file of the prepared folder against its hash in the manifest."""
+    """Compare every file of the prepared folder with its hash in the manifest."""
     try:
         files = verified_manifest(dataset.folder, f"delete {dataset.folder} and prepare again")["files"]
-    except DataError as error:
+    except (DataError, OSError) as error:
         return CheckRow("prepared files", None, None, "differs", f"the contents were not checked: {error}")
     advance(sum(file["bytes"] for file in files.values()))
     found = f"{len(files)} files match"
@@ -140,7 +140,7 @@ def _prepared_files(dataset: Dataset, advance: Advance) -> CheckRow:
 
 
 def _pin(dataset: Dataset) -> CheckRow:
-    """The content digest against the one on the card; other versions of a builder's input explain a difference."""
+    """Compare the content digest with the one on the card; other versions of the software read excuse a difference."""
     pin = dataset.card.pin
     if pin is None:
         return CheckRow("digest", None, dataset.digest, "unknown", "the card pins no digest")
@@ -158,7 +158,7 @@ def _pin(dataset: Dataset) -> CheckRow:
 
 
 def _ids(dataset: Dataset) -> Iterator[CheckRow]:
-    """Label ids of every matrix: in range, ascending and unique within a row."""
+    """Check the label indices of every matrix: in range, ascending and unique within a row."""
     for name in ("train", "test", "train_filter", "test_filter"):
         matrix: csr_array = getattr(dataset, name)
         indices, indptr = matrix.indices, matrix.indptr
@@ -171,7 +171,7 @@ def _ids(dataset: Dataset) -> Iterator[CheckRow]:
 
 
 def _filters(dataset: Dataset, k: int) -> Iterator[CheckRow]:
-    """Filter pairs against true pairs, the depth they demand, and the ceiling that remains."""
+    """Check filter pairs against true pairs; report the retrieval depth they require and the ceiling of P@k."""
     if dataset.card.filter == "required":
         found = dataset.metadata["provenance"].get("filter_files", [])
         yield CheckRow("filter files", 2, len(found), "ok" if len(found) == 2 else "differs", ", ".join(found))
@@ -190,14 +190,14 @@ def _filters(dataset: Dataset, k: int) -> Iterator[CheckRow]:
 
 
 def _overlap(left: csr_array, right: csr_array) -> NDArray[np.int64]:
-    """Number of pairs that both [rows, L] patterns hold, per row, [rows]."""
+    """Return how many pairs of each row are in both [rows, L] matrices, [rows]."""
     if not right.nnz:
         return np.zeros(left.shape[0], np.int64)
     return np.diff(csr_array(left.multiply(right)).indptr).astype(np.int64)
 
 
 def _coverage(dataset: Dataset) -> Iterator[CheckRow]:
-    """Rows without labels, and labels that training never sees."""
+    """Check for rows without labels, and labels without train rows."""
     for split in ("train", "test"):
         empty = int((np.diff(getattr(dataset, split).indptr) == 0).sum())
         remark = "they count as 0 in P@k" if split == "test" else "they teach nothing"
@@ -211,7 +211,7 @@ def _coverage(dataset: Dataset) -> Iterator[CheckRow]:
 
 
 def _texts(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
-    """Empty, blank, broken, overlong and repeated texts."""
+    """Check for empty, blank, damaged, overlong and repeated texts."""
     columns = {"train": dataset.train_text, "test": dataset.test_text, "label": dataset.label_text}
     scans = {}
     for name, texts in columns.items():
@@ -244,15 +244,15 @@ class RowScan:
     """Properties of every row of a column, from one pass over its bytes."""
 
     hashes: NDArray[np.uint64]
-    """Equal for equal texts, [N]."""
+    """64-bit hash of each text, [N]."""
     solid: NDArray[np.bool_]
-    """Whether the row holds a byte that is not ASCII whitespace, [N]."""
+    """Whether the text has a byte that is not ASCII whitespace, [N]."""
     nul: NDArray[np.bool_]
-    """Whether the row holds a NUL byte, [N]."""
+    """Whether the text has a NUL byte, [N]."""
 
 
 def scan_rows(texts: Texts, advance: Advance | None = None) -> RowScan:
-    """Hash every row of a column and look for what is odd in it, one row in memory at a time."""
+    """Return hashes and properties of every row of a column, reading one row at a time."""
     values, bounds = np.asarray(texts.values), texts.offsets.tolist()
     hashes, solid, nul = bytearray(), bytearray(), bytearray()
     for start, stop in pairwise(bounds):
@@ -266,7 +266,7 @@ def scan_rows(texts: Texts, advance: Advance | None = None) -> RowScan:
 
 
 def equal_rows(left: Texts, left_scan: RowScan, right: Texts, right_scan: RowScan) -> RowPairs:
-    """Pairs (row of left, row of right) of equal texts, one for each row of right that has any; blanks are left out."""
+    """Return pairs (row of left, row of right) of equal texts, at most one per row of right; blanks are left out."""
     rows = np.flatnonzero(left_scan.solid)
     rows = rows[np.argsort(left_scan.hashes[rows], kind="stable")]
     hashes, wanted = left_scan.hashes[rows], np.flatnonzero(right_scan.solid)
@@ -277,7 +277,7 @@ def equal_rows(left: Texts, left_scan: RowScan, right: Texts, right_scan: RowSca
 
 
 def repeated_rows(texts: Texts, scan: RowScan) -> RowPairs:
-    """Pairs (first row of a text, later row with the same text), by later row; blanks are left out."""
+    """Return pairs (first row of a text, later row with the same text), by later row; blanks are left out."""
     rows = np.flatnonzero(scan.solid)
     _, first, kind = np.unique(scan.hashes[rows], return_index=True, return_inverse=True)
     earlier = rows[first[kind]]
@@ -286,6 +286,6 @@ def repeated_rows(texts: Texts, scan: RowScan) -> RowPairs:
 
 
 def _confirmed(left: Texts, i: NDArray[np.int64], right: Texts, j: NDArray[np.int64]) -> RowPairs:
-    """Those pairs of rows (i, j) whose texts are equal, not only their hashes."""
+    """Return those pairs of rows (i, j) whose texts are equal, not only their hashes."""
     equal = np.fromiter((left[a] == right[b] for a, b in zip(i, j, strict=True)), bool, len(i))
     return i[equal], j[equal]

@@ -1,4 +1,4 @@
-"""Download a dataset's files from the links on its card, or say exactly what a person has to place where.
+"""Download a dataset's files from the links on its card, or say which files a person has to place where.
 
     links of one part (mirrors, in order) -> download -> sha256 -> unpack in a scratch folder -> rename into place
 
@@ -42,18 +42,18 @@ _PACKED = re.compile(r"\.(zip|tar|tgz|tbz2|txz|gz|bz2|xz)$")
 
 
 def fetch(card: DatasetCard, *, keep_archive: bool = False) -> list[Path]:
-    """Fetches what is missing of a dataset into `$HARNESS_HOME/data/<name>/`.
+    """Download the missing files of a dataset into `$HARNESS_HOME/data/<name>/`.
 
     Args:
         card: The dataset; its `downloads` are the links.
         keep_archive: Also keep the archives that were downloaded, beside the files.
 
     Returns:
-        The dataset's files, those that were there already included.
+        The dataset's files, those already there included.
 
     Raises:
-        MissingDataError: No link gave the files; the message says what to place where.
-        UserError: There is nothing to fetch, or the disk cannot take the files.
+        MissingDataError: No link gave the files; the message says which files to place where.
+        UserError: There is nothing to fetch, or the disk has no room for the files.
     """
     if card.built_here:
         raise UserError(
@@ -75,7 +75,7 @@ def fetch(card: DatasetCard, *, keep_archive: bool = False) -> list[Path]:
 
 
 def how_to_obtain(card: DatasetCard, failures: Iterable[str] = ()) -> str:
-    """Why the links failed, and what a person has to place where."""
+    """Return a message: why the links failed, and which files a person has to place where."""
     folder = raw_folder(card)
     reasons = [f"{card.name} could not be fetched:", *(f"  {failure}" for failure in failures)]
     lines = [*reasons, ""] if len(reasons) > 1 else []
@@ -88,9 +88,9 @@ def how_to_obtain(card: DatasetCard, failures: Iterable[str] = ()) -> str:
 
 
 def _verify_counts(card: DatasetCard, folder: Path, fetched: list[Path]) -> None:
-    """Reads what was fetched and compares rows and labels with the card, since hardly any link has a checksum.
+    """Prepare the files and compare numbers of rows and labels with the card, since few links have a checksum.
 
-    A link can serve something else today than on the day it was published; what does not fit is removed again.
+    A link can serve other data today than when it was published; files that do not match are removed again.
     """
     published = card.statistics
     promised = {what: getattr(published, what) for what in ("train", "test", "labels")}
@@ -113,7 +113,7 @@ def _verify_counts(card: DatasetCard, folder: Path, fetched: list[Path]) -> None
 
 
 def _fetch_part(card: DatasetCard, mirrors: list[Download], folder: Path, keep_archive: bool) -> list[Path]:
-    """The files of links that hold the same; an archive that a person placed in the folder comes before any link."""
+    """Return the files of one part, from its mirrors; an archive that a person placed in the folder comes first."""
     wanted = mirrors[0].contains.split()
     failures: list[str] = []
     if wanted and not _absent(wanted, folder):
@@ -152,9 +152,9 @@ def _absent(names: Iterable[str], folder: Path) -> list[str]:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk, so that finished files can be renamed into place.
+    """Yield a temporary folder on the same disk, so that finished files can be renamed into place.
 
-    The caller holds the dataset's lock, so a scratch folder that is found there was left by a killed process.
+    The caller holds the dataset's lock, so any older scratch folder was left by a killed process and is removed.
     """
     prefix = f".{folder.name}="  # no dataset's name has an equals sign
     for stale in folder.parent.glob(f"{prefix}*"):
@@ -172,7 +172,7 @@ def _require_sha256(path: Path, expected: str | None) -> None:
 
 
 def _wanted_files(archive: Path, link: Download, scratch: Path, wanted: list[str]) -> dict[str, Path]:
-    """The wanted files of a download by name: unpacked if it is an archive, itself if it is a single data file."""
+    """Return the wanted files of a download by name: those of an archive, or the download itself if it is one file."""
     with archive.open("rb") as stream:
         refuse_page(stream.read(CHUNK), "")
     kind = archive_kind(archive)
@@ -206,15 +206,15 @@ _PAGE_KINDS = (
 
 
 class UnusableLink(Exception):
-    """Why one link gave no usable file, in one line; the next mirror may."""
+    """Raised if a link gave no usable file; says why in one line. The next mirror is tried."""
 
 
 def download(url: str, target: Path, description: str) -> None:
-    """Streams the file behind a link to `target`.
+    """Download the file behind a link to `target`.
 
     Raises:
         UnusableLink: The link is refused, dead, truncated, or answers with a web page.
-        UserError: This machine's disk cannot take the file.
+        UserError: The disk has no room for the file.
     """
     try:
         _download(direct_address(url), target, description)
@@ -229,7 +229,7 @@ def download(url: str, target: Path, description: str) -> None:
 
 
 def _download(url: str, target: Path, description: str, *, confirm: bool = True) -> None:
-    """Streams one answer to a file; a download form in its place (Google Drive, large files) is submitted once."""
+    """Write one answer to a file; if it is a download form (Google Drive, large files), submit that once."""
     _check_address(url)
     agent = {"User-Agent": f"xmc-harness/{__version__}"}
     request = urllib.request.Request(url, headers=agent)  # noqa: S310  the address was checked
@@ -279,7 +279,7 @@ def _check_address(url: str) -> None:
 
 
 class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to https; to this machine only from this machine."""
+    """Follows redirects to https only; to this machine (http) only if the link was on this machine too."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:
         _check_address(newurl)
@@ -289,7 +289,7 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def direct_address(url: str) -> str:
-    """The download address behind a Google Drive link; any other address as it is."""
+    """Return the download address behind a Google Drive link; any other address unchanged."""
     parts = urlsplit(url)
     if parts.hostname not in ("drive.google.com", "docs.google.com"):
         return url
@@ -301,7 +301,7 @@ def direct_address(url: str) -> str:
 
 
 def refuse_page(start: bytes, content_type: str) -> None:
-    """Raises if the bytes are a web page, saying which kind."""
+    """Raise `UnusableLink`, with the kind of page, if the bytes are a web page."""
     if content_type != "text/html" and not _PAGE.match(start):
         return
     text = start.decode("utf-8", "replace")
@@ -321,7 +321,7 @@ class _DownloadForm(HTMLParser):
         self._inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes the form and its inputs."""
+        """Note the address and the inputs of the form."""
         values = {key: value or "" for key, value in attrs}
         if tag == "form" and values.get("id") in ("download-form", "downloadForm"):
             self.action, self._inside = values.get("action", ""), True
@@ -329,12 +329,12 @@ class _DownloadForm(HTMLParser):
             self.fields[values["name"]] = values.get("value", "")
 
     def handle_endtag(self, tag: str) -> None:
-        """Leaves the form."""
+        """Note the end of the form."""
         self._inside = self._inside and tag != "form"
 
 
 def _confirmation(start: bytes, page: str) -> str | None:
-    """The address that a page's download form leads to, if it has one and it stays on the page's own site."""
+    """Return the address of a page's download form; None if there is none or it leads to another site."""
     if not _PAGE.match(start):
         return None
     form = _DownloadForm()

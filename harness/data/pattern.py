@@ -1,4 +1,4 @@
-"""0/1 matrices [rows, L] collected row by row, chunk by chunk: labels of documents, pairs of a filter.
+"""Building 0/1 matrices [rows, L] chunk by chunk: positives or filter pairs of rows.
 
 Column indices are int32. scipy gives both index arrays of a matrix one type, so `indptr` is int32 too until there are
 2^31 entries; on disk it is always int64.
@@ -12,7 +12,7 @@ MOST_LABELS = 2**31 - 1
 
 
 class PatternBuilder:
-    """Takes rows in order; a row's labels are sorted and kept once."""
+    """Builds a [rows, L] matrix from rows in order; each row's labels are sorted and repeats dropped."""
 
     def __init__(self, labels: int) -> None:
         self._labels = labels
@@ -20,22 +20,22 @@ class PatternBuilder:
         self._indices = [np.zeros(0, np.int32)]
 
     def extend(self, lengths: NDArray[np.int64], indices: NDArray[np.int64]) -> int:
-        """Appends rows: how many labels each has [rows], and all labels [pairs]; returns how many were repeats."""
+        """Append rows, given as labels per row [rows] and all labels [pairs]; return the number of repeated labels."""
         chunk = _csr(lengths, indices.astype(np.int32), self._labels)
-        chunk.sum_duplicates()  # looks, and does nothing, where all rows are increasing already, as in most files
+        chunk.sum_duplicates()  # only checks where all rows are increasing already, as in most files
         self._lengths.append(np.diff(chunk.indptr))
         self._indices.append(chunk.indices)
         return len(indices) - chunk.nnz
 
     def finish(self) -> csr_array:
-        """All rows so far, [rows, L]."""
+        """Return the matrix of all rows so far, [rows, L]."""
         matrix = _csr(np.concatenate(self._lengths), np.concatenate(self._indices), self._labels)
         matrix.has_canonical_format = True
         return matrix
 
 
 def from_pairs(rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]) -> csr_array:
-    """The pattern with a one at every (row, column), in any order and with repeats."""
+    """Return the matrix with a one at every (row, column); pairs may be in any order and repeated."""
     ones = np.ones(len(rows), np.float32)
     matrix = coo_array((ones, (rows.astype(np.int32), columns.astype(np.int32))), shape=shape).tocsr()
     matrix.sort_indices()
@@ -44,7 +44,7 @@ def from_pairs(rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple
 
 
 def _csr(lengths: NDArray[np.int64], indices: NDArray[np.int32], labels: int) -> csr_array:
-    """Rows of so many labels [rows] each, out of all labels [pairs]."""
+    """Return a CSR matrix of ones from the labels per row [rows] and all labels [pairs]."""
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     if len(indices) < 2**31:
         indptr = indptr.astype(np.int32)

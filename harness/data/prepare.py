@@ -1,9 +1,9 @@
-"""Raw files in, prepared folder out.
+"""Preparing a dataset: raw files are parsed once into a folder of arrays.
 
 A source is an object with two methods, registered in `SOURCES` under the card's `source:` word:
 
-    fingerprint(card, raw) -> dict        what the result depends on; changes when the raw data does
-    write(card, raw, writer) -> dict      streams everything into a `DatasetWriter`, returns provenance
+    fingerprint(card, raw) -> dict        identifies the raw data; changes when the raw data does
+    write(card, raw, writer) -> dict      writes everything with a `DatasetWriter`, returns provenance
 
 `prepare` keys the prepared folder by that fingerprint, so an unchanged source is never parsed twice.
 """
@@ -24,23 +24,23 @@ from harness.io.files import MANIFEST, build_once, checked_name, home, read_mani
 from harness.registry import Registry
 
 FORMAT = 1
-"""Bumped whenever the same raw data would prepare to different bytes."""
+"""Version of the prepared form; raised whenever the same raw data would give different bytes."""
 
 COLUMNS = ("train.text", "test.text", "labels.text", "labels.id")
 MATRICES = ("train.labels", "test.labels", "train.filter", "test.filter")
 SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))
-"""Which bytes are not ASCII whitespace, [256]."""
+"""Whether each byte value is not ASCII whitespace, [256]."""
 
 
 class Source(Protocol):
-    """Where a dataset's raw form comes from; see the module docstring."""
+    """A kind of raw data; see the module docstring."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """JSON values that identify the raw data without reading all of it."""
+        """Return JSON values that identify the raw data without reading all of it."""
         ...
 
     def write(self, card: DatasetCard, raw: Path, writer: "DatasetWriter") -> dict[str, Any]:
-        """Writes all texts and matrices; returns provenance (versions, parsed files, warnings)."""
+        """Write all texts and matrices; return the provenance (versions, parsed files, warnings)."""
         ...
 
 
@@ -56,25 +56,25 @@ for _name, _target, _summary in (
 
 
 class DatasetWriter:
-    """Fills a prepared folder."""
+    """Writes the texts and matrices of a dataset into its prepared folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def texts(self, column: str) -> RaggedWriter:
-        """Opens one of `COLUMNS` for streaming UTF-8 strings; use as a context manager."""
+        """Return a writer of one text column, named in `COLUMNS`; use as a context manager."""
         assert column in COLUMNS, column
         return RaggedWriter(self._folder, column, np.uint8)
 
     def matrix(self, name: str, matrix: csr_array) -> None:
-        """Stores one of `MATRICES`: the pattern of a [rows, L] matrix, indices sorted and unique within each row."""
+        """Store the nonzero pattern of a [rows, L] matrix, named in `MATRICES`; its indices are sorted in place."""
         assert name in MATRICES, name
         matrix.sum_duplicates()
         save_array(self._folder / f"{name}.indptr.npy", matrix.indptr.astype(np.int64))
         save_array(self._folder / f"{name}.indices.npy", matrix.indices.astype(np.int32))
 
     def finish(self) -> dict[str, Any]:
-        """Checks that the parts fit together; returns digest and measured statistics for the manifest."""
+        """Check that the parts match each other; return digest and measured statistics for the manifest."""
         columns = {name: Texts.load(self._folder, name) for name in COLUMNS}
         labels = len(columns["labels.text"])
         if len(columns["labels.id"]) != labels:
@@ -90,7 +90,7 @@ class DatasetWriter:
             if matrices[name].shape[0] != rows:
                 split, what = name.split(".")
                 raise DataError(f"{split}: {rows:,} texts but {matrices[name].shape[0]:,} rows of {what}")
-        # of the content alone: equal data under any name has an equal digest
+        # a hash of the content alone, so that equal data under any name has an equal digest
         digest = hashlib.sha256(f"prepared-{FORMAT}".encode())
         for path in sorted(self._folder.glob("*.npy")):
             digest.update(f"{path.name} {sha256_file(path)}\n".encode())
@@ -98,13 +98,13 @@ class DatasetWriter:
 
 
 def empty_pattern(rows: int, labels: int) -> csr_array:
-    """A [rows, L] matrix without entries."""
+    """Return a [rows, L] matrix without entries."""
     parts = (np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(rows + 1, np.int32))
     return csr_array(parts, shape=(rows, labels))
 
 
 def load_matrix(folder: Path, name: str, labels: int) -> csr_array:
-    """A stored [rows, L] pattern as a CSR array of ones."""
+    """Return a stored [rows, L] matrix as a CSR array of ones; `DataError` if it is damaged."""
     indptr, indices = (load_array(folder / f"{name}.{part}.npy", 1, "i") for part in ("indptr", "indices"))
     if not len(indptr) or indptr[0] or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
         raise DataError(f"no boundaries of rows of {len(indices):,} labels", folder / f"{name}.indptr.npy")
@@ -119,7 +119,7 @@ def load_matrix(folder: Path, name: str, labels: int) -> csr_array:
 
 
 def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dict[str, float]:
-    """The figures a card publishes, measured."""
+    """Return the measured statistics of a dataset, those that cards publish included."""
     train, test = matrices["train.labels"], matrices["test.labels"]
     used = np.bincount(train.indices, minlength=train.shape[1])
     return {
@@ -141,9 +141,10 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
 
 
 def count_words(texts: Texts, block: int = 2**22) -> int:
-    """Number of runs of bytes that are not ASCII whitespace, counted a block of bytes at a time; rows do not join.
+    """Return the number of words: runs of bytes within a row that are not ASCII whitespace.
 
-    A word starts at a byte that is not whitespace and follows whitespace or the start of a row.
+    A word starts at a byte that is not whitespace and follows whitespace or the start of a row. Bytes are read in
+    blocks.
     """
     words, starts = 0, np.unique(texts.offsets[:-1])
     for begin in range(0, len(texts.values), block):
@@ -158,12 +159,12 @@ def count_words(texts: Texts, block: int = 2**22) -> int:
 
 
 def raw_folder(card: DatasetCard) -> Path:
-    """Where a user places the files of a dataset."""
+    """Return the folder in which a user places the files of a dataset."""
     return home() / "data" / checked_name("dataset", card.name)
 
 
 def prepare(card: DatasetCard, raw: Path | None = None) -> tuple[Path, dict[str, Any]]:
-    """Builds the prepared folder of a card if it is not there yet; returns it with its manifest."""
+    """Build the prepared folder of a dataset if it is absent; return it with its manifest."""
     raw = raw or raw_folder(card)
     source = SOURCES.get(card.source)()
     fingerprint = source.fingerprint(card, raw)
@@ -181,10 +182,10 @@ def prepare(card: DatasetCard, raw: Path | None = None) -> tuple[Path, dict[str,
 
 
 def prepared_folders(name: str = "") -> dict[str, Path]:
-    """The complete prepared folders of this workspace, by the digest of their content; nothing is built.
+    """Return the complete prepared folders of this workspace, by content digest; nothing is built.
 
     Args:
-        name: Only folders of the dataset of this name; all by default.
+        name: Name of the dataset; empty for all.
     """
     folders = {}
     for path in sorted((home() / "cache" / "datasets").glob(f"{name or '*'}-*/{MANIFEST}")):
@@ -196,7 +197,7 @@ def prepared_folders(name: str = "") -> dict[str, Path]:
 
 
 def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist: bool = True) -> Dataset:
-    """See `harness.data.load`; `insist=False` accepts missing filter files that the card requires."""
+    """Load a dataset, see `harness.data.load`; `insist=False` accepts missing filter files that the card requires."""
     card, raw = resolve(name_or_folder)
     if insist and use_filter and card.filter == "required":
         _require_filter_files(card, raw)
@@ -205,7 +206,7 @@ def load_prepared(name_or_folder: str | Path, *, use_filter: bool = True, insist
 
 
 def opened(card: DatasetCard, folder: Path, manifest: dict[str, Any], use_filter: bool) -> Dataset:
-    """A prepared folder as a dataset; without the filter no pair is masked."""
+    """Return a prepared folder as a dataset; without `use_filter` its filters are empty."""
     columns = {name: Texts.load(folder, name) for name in COLUMNS}
     labels = len(columns["labels.text"])
     matrices = {name: load_matrix(folder, name, labels) for name in MATRICES}
@@ -242,7 +243,7 @@ def _require_filter_files(card: DatasetCard, raw: Path) -> None:
 
 
 def resolve(name_or_folder: str | Path) -> tuple[DatasetCard, Path]:
-    """A card and its raw folder: from a card's name, from `synthetic:option=value,...`, or for a folder of files."""
+    """Return card and raw folder for a card's name, for `synthetic:option=value,...`, or for a folder of files."""
     card, folder = find_card(name_or_folder), Path(name_or_folder)
     if isinstance(name_or_folder, Path) or "/" in name_or_folder:
         return card, folder.absolute()

@@ -1,4 +1,4 @@
-"""Rows of different length in two flat arrays: the one on-disk shape for texts (bytes) and tokens (ids).
+"""Rows of different length in two flat arrays: the format on disk of texts (bytes) and tokens (ids).
 
 Row i is `values[offsets[i]:offsets[i + 1]]`. Both arrays are plain .npy files opened as memory maps, so a column of
 two million documents costs no memory until it is read, and nothing is ever padded.
@@ -20,7 +20,7 @@ from harness.io.arrays import load_array, save_array
 
 @dataclass(frozen=True)
 class Ragged:
-    """Flat values [T] with row offsets [N + 1]."""
+    """Rows of different length as flat values [T] and row offsets [N + 1]."""
 
     values: NDArray[Any]
     offsets: NDArray[np.int64]
@@ -33,11 +33,11 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Length of every row, [N]."""
+        """Number of values in every row, [N]."""
         return np.diff(self.offsets)
 
     def take(self, rows: NDArray[np.int64]) -> "Ragged":
-        """The given rows, in that order, as a new in-memory column."""
+        """Return the given rows, in that order, as a new column in memory."""
         lengths = self.offsets[rows + 1] - self.offsets[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         # position j of the result lies (start of its source row - start of its result row) further on in the source
@@ -45,18 +45,18 @@ class Ragged:
         return Ragged(self.values[np.arange(offsets[-1]) + shift], offsets)
 
     def joined(self, other: "Ragged") -> "Ragged":
-        """The rows of this column followed by those of another."""
+        """Return the rows of this column followed by those of another."""
         values = np.concatenate([self.values, other.values])
         return Ragged(values, np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]))
 
     def save(self, folder: Path, name: str) -> None:
-        """Writes `<name>.values.npy` and `<name>.offsets.npy`."""
+        """Write `<name>.values.npy` and `<name>.offsets.npy`."""
         save_array(folder / f"{name}.values.npy", self.values)
         save_array(folder / f"{name}.offsets.npy", self.offsets)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """Memory-maps what `save` or `RaggedWriter` wrote; `DataError` if the two files do not belong together."""
+        """Memory-map what `save` or `RaggedWriter` wrote; `DataError` if the two files do not match."""
         values = load_array(folder / f"{name}.values.npy", 1, mapped=True)
         offsets = load_array(folder / f"{name}.offsets.npy", 1, "i")
         if not len(offsets) or offsets[0] < 0 or offsets[-1] > len(values) or (offsets[1:] < offsets[:-1]).any():
@@ -69,7 +69,7 @@ class Texts(Ragged):
 
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> "Texts":
-        """Packs strings into one byte array."""
+        """Encode strings as UTF-8 into one byte array."""
         encoded = [string.encode("utf-8", "replace") for string in strings]
         offsets = np.concatenate([[0], np.cumsum([len(text) for text in encoded])]).astype(np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets)
@@ -97,16 +97,16 @@ class Texts(Ragged):
             yield from chunk
 
     def chunks(self, rows: int = 8192) -> Iterator[tuple[int, list[str]]]:
-        """(first row, strings) for consecutive blocks of at most `rows` rows."""
+        """Yield (first row, strings) for consecutive blocks of at most `rows` rows."""
         for start in range(0, len(self), rows):
             yield start, self[start : start + rows]
 
 
 class RaggedWriter:
-    """Streams a ragged column to disk in memory bounded by one chunk; a context manager.
+    """Writes a ragged column to disk chunk by chunk; a context manager.
 
-    The .npy header is written again on close, with the final length: numpy leaves room for any number of digits, so
-    the values stream straight behind it.
+    The .npy header is written again on close, with the final length: numpy reserves space for its digits, so that the
+    values can be written right after it.
     """
 
     def __init__(self, folder: Path, name: str, dtype: Any) -> None:
@@ -116,12 +116,12 @@ class RaggedWriter:
         self._write_header(0)
 
     def extend(self, values: NDArray[Any], lengths: NDArray[np.int64]) -> None:
-        """Appends rows given as their concatenated values and their lengths."""
+        """Append rows, given as their concatenated values and their lengths."""
         self._stream.write(np.ascontiguousarray(values, self._dtype).data)
         self._lengths.append(np.asarray(lengths, dtype=np.int64))
 
     def extend_strings(self, strings: list[str]) -> None:
-        """Appends UTF-8 strings (for a uint8 column)."""
+        """Append strings as UTF-8, for a column of type uint8."""
         texts = Texts.from_strings(strings)
         self.extend(texts.values, texts.lengths)
 

@@ -1,4 +1,4 @@
-"""Texts to token ids, once per (text, tokenizer, length), on disk.
+"""Tokenising texts, once per (texts, tokenizer, length), into a store on disk.
 
     Texts [N] + tokenizer.json + max_len  ->  Ragged ids [T] with offsets [N + 1]
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import tokenizers
 
 FORMAT = 1
-"""Bumped whenever the same input would give different bytes."""
+"""Version of the token store; raised whenever the same input would give different bytes."""
 
 MOST_IDS = 1 << 24
-"""Tables and counts have a row for every id up to the largest; no vocabulary comes near it."""
+"""Limit on token ids: tables have a row for every id up to the largest. No vocabulary comes near it."""
 _CHUNK_ROWS = 8192
 _CHUNK_BYTES = 4_000_000
 _PREFIX_CHARACTERS_PER_TOKEN = 10
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
-        """The tokenizer of a tokenizer.json."""
+        """Return the tokenizer of a tokenizer.json."""
         if not path.is_file():
             raise UserError(
                 f"{path} is missing; a model needs its tokenizer.json (pickled or slow tokenizers are not read)"
@@ -57,7 +57,7 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id, V."""
+        """Vocabulary size V, one more than the largest id."""
         return 1 + max(_library(self, None).get_vocab(with_added_tokens=True).values())
 
     @cached_property
@@ -68,7 +68,7 @@ class Tokenizer:
 
     @cached_property
     def pad_id(self) -> int:
-        """The padding id the file declares, else that of a token with a usual padding name, else 0."""
+        """The padding id that the file declares, else that of a token with a usual padding name, else 0."""
         library = _library(self, None)  # reads and checks the file first
         declared = read_json(self.path).get("padding")
         if declared:
@@ -78,7 +78,7 @@ class Tokenizer:
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
-        """The special ids put before and after a text, for example ([CLS], [SEP])."""
+        """The special ids that are put before and after a text, for example ([CLS], [SEP])."""
         mask = _library(self, None).encode("a").special_tokens_mask
         before = next((place for place, special in enumerate(mask) if not special), 0)
         specials = _library(self, None).encode("").ids
@@ -92,7 +92,7 @@ class Tokenizer:
 
 @cache
 def _library(tokenizer: Tokenizer, max_len: int | None) -> "tokenizers.Tokenizer":
-    """The library's tokenizer without padding, cutting at `max_len`; one object per length because it holds state."""
+    """Return the library's tokenizer, cutting at `max_len` and not padding; one per length, because it has state."""
     from tokenizers import Tokenizer as Library
 
     with _faults_named(tokenizer):
@@ -113,7 +113,7 @@ def _library(tokenizer: Tokenizer, max_len: int | None) -> "tokenizers.Tokenizer
 
 @contextmanager
 def _faults_named(tokenizer: Tokenizer) -> Iterator[None]:
-    """Turns what the library raises for a malformed file, or for a text that it has no token for, into one line.
+    """Raise `DataError` in place of what the library raises for a malformed file or a text without a token.
 
     That is a bare `Exception`, or a panic of its Rust code, whose class cannot be imported and is no `Exception`.
     """
@@ -126,7 +126,7 @@ def _faults_named(tokenizer: Tokenizer) -> Iterator[None]:
 
 
 def tokenize(texts: list[str], tokenizer: Tokenizer, max_len: int) -> Ragged:
-    """Token ids of a few texts, in memory; special tokens included, at most `max_len` ids a row."""
+    """Return the token ids of a few texts, in memory; at most `max_len` ids a row, special tokens included."""
     values, lengths = _flatten(_encode(texts, tokenizer, max_len), tokenizer.dtype)
     return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
@@ -140,15 +140,15 @@ def token_store(
     digest: str | None = None,
     verify: bool = True,
 ) -> Ragged:
-    """Token ids of a text column, memory-mapped; built on first use and shared afterwards.
+    """Return the token ids of a text column, memory-mapped; they are stored on first use.
 
     Args:
-        texts: The column, [N].
-        tokenizer: Its tokenizer.json.
-        max_len: Most ids a row keeps, special tokens included.
-        description: Shown by the progress bar.
-        digest: A hash that already identifies the content of `texts`; computed here if absent.
-        verify: Also compare the hash of every stored file, and build anew if one differs.
+        texts: The text column, [N].
+        tokenizer: The tokenizer.
+        max_len: Most ids in a row, special tokens included.
+        description: Text of the progress bar.
+        digest: A hash of the content of `texts`; computed if None.
+        verify: Also compare the hash of every stored file, and tokenise again if one differs.
     """
     content = {"format": FORMAT, "texts": digest or content_digest(texts)}
     identity = {**content, "tokenizer": tokenizer.sha256, "max_len": max_len}
@@ -169,14 +169,14 @@ def token_store(
 
 
 def content_digest(texts: Texts) -> str:
-    """sha256 over the bytes and row boundaries of a column, wherever it is stored."""
+    """Return the sha256 over the bytes and row boundaries of a column."""
     digest = hashlib.sha256(np.ascontiguousarray(texts.offsets - texts.offsets[0], dtype="<i8").data)
     digest.update(np.ascontiguousarray(texts.values[texts.offsets[0] : texts.offsets[-1]]).data)
     return digest.hexdigest()
 
 
 def token_counts(vocab_size: int, *columns: Ragged) -> NDArray[np.int64]:
-    """How often every id occurs in the given columns, [V]."""
+    """Return how often every token id occurs in the given columns, [V]."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for column in columns:
         for start in range(0, len(column.values), 1 << 24):  # bincount widens its input to int64
@@ -185,7 +185,7 @@ def token_counts(vocab_size: int, *columns: Ragged) -> NDArray[np.int64]:
 
 
 def _write(texts: Texts, tokenizer: Tokenizer, max_len: int, writer: RaggedWriter, description: str) -> None:
-    """Streams all rows; one chunk is flattened and written while the library's threads work on the next."""
+    """Tokenise and write all rows; one chunk is written while the library's threads work on the next."""
     bounds = list(_chunk_bounds(texts.offsets))
     with (
         _library_threads(),
@@ -203,7 +203,7 @@ def _write(texts: Texts, tokenizer: Tokenizer, max_len: int, writer: RaggedWrite
 
 
 def _chunk_bounds(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Consecutive row ranges of bounded rows and bytes, one row at least."""
+    """Yield consecutive ranges (start, stop) of rows, limited in rows and bytes, of one row at least."""
     start, rows = 0, len(offsets) - 1
     while start < rows:
         within = int(np.searchsorted(offsets, offsets[start] + _CHUNK_BYTES, side="right")) - 1
@@ -213,10 +213,10 @@ def _chunk_bounds(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _encode(texts: list[str], tokenizer: Tokenizer, max_len: int) -> list[list[int]]:
-    """Token ids by the library, in all its threads.
+    """Return the token ids of each text, computed in all threads of the library.
 
-    Only the first `max_len` ids of a long text are kept, so only a prefix of it is tokenised; a prefix that does not
-    fill its row is repeated with the whole text.
+    Only the first `max_len` ids of a long text are kept, so only a prefix of it is tokenised; if that gives fewer than
+    `max_len` ids, the whole text is tokenised.
     """
     library = _library(tokenizer, max_len)
     limit = max_len * _PREFIX_CHARACTERS_PER_TOKEN
@@ -235,7 +235,7 @@ def _encode(texts: list[str], tokenizer: Tokenizer, max_len: int) -> list[list[i
 
 @cache
 def _splits_at_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether tokens left of a space are the same with and without the text right of it (true of BERT word pieces)."""
+    """Return whether tokens left of a space do not depend on the text right of it (true of BERT word pieces)."""
     from tokenizers import models, normalizers, pre_tokenizers
 
     library = _library(tokenizer, None)
@@ -248,7 +248,7 @@ def _splits_at_spaces(tokenizer: Tokenizer) -> bool:
 
 
 def _flatten(ids: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Concatenated ids [T] and row lengths [n]."""
+    """Return concatenated ids [T] and row lengths [n]."""
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
     try:
         return np.fromiter(chain.from_iterable(ids), dtype=dtype, count=int(lengths.sum())), lengths
@@ -258,9 +258,9 @@ def _flatten(ids: list[list[int]], dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
 
 @contextmanager
 def _library_threads() -> Iterator[None]:
-    """Lets the library use every core unless the user decided otherwise.
+    """Let the library use every core unless the user has set `TOKENIZERS_PARALLELISM`.
 
-    The setting is taken back afterwards: left at "true", a process forked later could wait for threads it lacks.
+    The variable is reset afterwards: if it stayed "true", a process forked later could wait for threads it lacks.
     """
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)

@@ -1,4 +1,4 @@
-"""Where raw data comes from: one module per source, each streaming into a `harness.data.prepare.DatasetWriter`.
+"""Sources of raw data: one module each, which writes a dataset with a `harness.data.prepare.DatasetWriter`.
 
 repository    files of the Extreme Classification Repository (label files: sparse_text)
 jsonl         a user's folder of JSON lines, and its import

@@ -1,4 +1,4 @@
-"""Debian packages -> the packages they name: `lf-debian` (long text) and `lf-debiantitles` (short text).
+"""Building datasets of Debian packages and the packages they name: `lf-debian` (long text), `lf-debiantitles` (short).
 
 A row is a package; its labels are the packages in its Depends, Pre-Depends, Recommends, Suggests and Enhances fields.
 Every alternative of `a | b` counts; versions and architecture qualifiers are ignored. A name counts only if it is a
@@ -34,15 +34,15 @@ from harness.io.files import build_once
 PACKAGES = "packages.txt"
 DESCRIPTIONS = "descriptions.txt"
 _FOLDER = "debian-release"
-"""The copy of the index that the cards of this source share."""
+"""Name of the folder with the copy of the package index, which the cards of this source share."""
 
 _INSTEAD = "`lf-pydocstitles` and `lf-pydocs` are built from installed Python libraries and work anywhere."
 _HELPER = Path("/usr/lib/apt/apt-helper")
 _SECONDS = 300
 _COMPONENTS = {"Debian": ("main",), "Ubuntu": ("main", "universe")}
-"""What makes up the release of an archive."""
+"""Components that are part of a release, by origin."""
 _UNKNOWN = re.compile(r"\$\([A-Z_]+\)")
-"""What apt prints for a field that a list does not have."""
+"""Text that apt prints for a field that a list does not have."""
 
 _FIELDS = re.compile(
     rb"^(?:Package|Architecture|Pre-Depends|Depends|Recommends|Suggests|Enhances|Description|Description-md5):"
@@ -52,7 +52,7 @@ _FIELDS = re.compile(
 
 
 class Index(NamedTuple):
-    """A list of packages that apt holds; what a list does not say is empty."""
+    """One package list of apt; fields that it does not have are empty."""
 
     filename: str
     label: str
@@ -65,12 +65,12 @@ class Index(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Without place and version: of two mirrors the same."""
+        """Name of the list without mirror and version, the same for all mirrors."""
         return f"{self.origin} {self.codename} {self.component} {self.architecture}"
 
     @property
     def released(self) -> bool:
-        """Part of a release as such: Ubuntu's updates share its codename, Debian's older ones even its suite."""
+        """Whether the list is part of the release itself, not of its updates, which may share codename or suite."""
         known = self.component in _COMPONENTS.get(self.origin, ())
         return known and self.label == self.origin and "-" not in self.suite
 
@@ -79,12 +79,12 @@ _LINE = "\t".join(f"$({field.upper()})" for field in Index._fields)
 
 
 def packages_snapshot(folder: Path) -> dict[str, Any]:
-    """Copies the package index to `folder/packages/` unless it is there; returns the manifest of that copy."""
+    """Copy the package index to `folder/packages/` if absent; return the manifest of the copy."""
     return build_once(folder / "packages", _copy_packages)
 
 
 def keep_fields(dump: bytes) -> bytes:
-    """An apt dump reduced to the fields that a dataset is made of, stanzas separated by one empty line."""
+    """Return an apt dump reduced to the fields that datasets are made of, stanzas separated by one empty line."""
     stanzas = dump.replace(b"\r\n", b"\n").split(b"\n\n")
     return b"\n\n".join(b"\n".join(_FIELDS.findall(stanza)) for stanza in stanzas if stanza.strip()) + b"\n"
 
@@ -110,18 +110,18 @@ def _copy_packages(folder: Path) -> dict[str, Any]:
 
 
 def read_index(line: str) -> Index:
-    """One list from a line of `_LINE`."""
+    """Parse a line printed in the format `_LINE` into one package list."""
     fields = [_UNKNOWN.sub("", field) for field in line.split("\t")]
     return Index(*(fields + [""] * len(Index._fields))[: len(Index._fields)])
 
 
 def release_indexes(indexes: Sequence[Index], codename: str, architecture: str) -> list[Index]:
-    """Those of one release: the machine's own, or the first that apt lists where it has none of its own.
+    """Return the package lists of one release: the machine's own, or else the first that apt lists.
 
     Args:
-        indexes: All that apt holds.
-        codename: Of the machine's release, empty if unknown.
-        architecture: The machine's own.
+        indexes: All package lists of apt.
+        codename: Codename of the machine's release, empty if unknown.
+        architecture: Architecture of the machine.
     """
     released = [one for one in indexes if one.released and one.architecture in (architecture, "all")]
     own = [one for one in released if one.codename == codename] or released
@@ -152,7 +152,7 @@ def _translations(options: dict[str, str]) -> list[str]:
 
 
 def _fetch_translations(private: Path) -> dict[str, str]:
-    """Downloads the translation index alone into a private folder; returns the options that make apt look there."""
+    """Download the translation index alone into a private folder; return the apt options to read it there."""
     for part in ("lists/partial", "cache/archives/partial"):
         (private / part).mkdir(parents=True)
     options = {
@@ -161,7 +161,7 @@ def _fetch_translations(private: Path) -> dict[str, str]:
         "Acquire::Languages": "en",
         "Acquire::Retries": "2",
         "Acquire::IndexTargets::deb::Packages::DefaultEnabled": "false",
-        # a failed download is otherwise a warning with exit code 0
+        # without this option a failed download is only a warning with exit code 0
         "APT::Update::Error-Mode": "any",
         # the download user of apt cannot write into a private folder of root
         "APT::Sandbox::User": "root",
@@ -178,13 +178,13 @@ def _fetch_translations(private: Path) -> dict[str, str]:
 
 
 def _targets(created_by: str, form: str, options: dict[str, str] | None = None) -> list[str]:
-    """One line in the given format for each index file of that kind that apt holds."""
+    """Return one line in the given format for each of apt's index files of that kind."""
     out = _run("apt-get", options or {}, "indextargets", "--format", form, f"Created-By: {created_by}")
     return [line for line in out.decode("utf-8", "replace").split("\n") if line]
 
 
 def _run(program: str, options: dict[str, str], *arguments: str) -> bytes:
-    """Standard output of an apt program."""
+    """Run an apt program; return its standard output."""
     if shutil.which(program) is None:
         raise MissingDataError(
             f"no {Path(program).name} on this machine; this dataset needs a Debian system. {_INSTEAD}"
@@ -207,7 +207,7 @@ def _run(program: str, options: dict[str, str], *arguments: str) -> bytes:
 
 
 BUILDER = 1
-"""Bumped whenever the same package index would give other rows, labels or texts."""
+"""Version of the builder; raised whenever the same package index would give other rows, labels or texts."""
 
 MAXIMAL_SHARE = 0.01
 _RELATIONS = (b"Depends", b"Pre-Depends", b"Recommends", b"Suggests", b"Enhances")
@@ -225,23 +225,23 @@ class Package:
     summary: str
     """The one-line description."""
     body: str
-    """The long description where the index itself carries it, else empty."""
+    """The long description if it is in the package index, else empty."""
     md5: bytes
-    """Identifies the long description in the translation index."""
+    """MD5 that identifies the long description in the translation index."""
     names: list[str]
-    """What its relation fields name, in order, duplicates and virtual packages included."""
+    """Packages that its relation fields name, in order, with duplicates and virtual packages."""
 
 
 class DebianSource:
-    """Builds a dataset from the release that apt knows here, of which `harness.data.sources.debian` keeps a copy."""
+    """Builds a dataset from a copy of the package index that apt has on this machine."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """The copied index decides all of it: `Description-md5` pins the long texts too."""
+        """Return the hash of the copied index; its `Description-md5` fields identify the long texts too."""
         manifest = packages_snapshot(raw.parent / _FOLDER)
         return {"builder": BUILDER, "packages": manifest["files"][PACKAGES]["sha256"]}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
-        """Parses the copied index and writes every row, label and filter pair."""
+        """Parse the copied index and write every row, label and filter pair; return the provenance."""
         folder = raw.parent / _FOLDER
         manifest = packages_snapshot(folder)
         versions = {**manifest["releases"], "package index": manifest["files"][PACKAGES]["sha256"][:16]}
@@ -259,13 +259,13 @@ class DebianSource:
 
 
 def _stanzas(index: bytes) -> Iterator[dict[bytes, bytes]]:
-    """The fields of every stanza of an apt dump (RFC 822)."""
+    """Yield the fields of every stanza of an apt dump (RFC 822)."""
     for stanza in index.replace(b"\r\n", b"\n").split(b"\n\n"):
         yield dict(_FIELD.findall(stanza))
 
 
 def parse_packages(index: bytes) -> list[Package]:
-    """The described packages of an apt dump, one for each name, sorted by name."""
+    """Return the packages of an apt dump that have a description, one for each name, sorted by name."""
     chosen: dict[bytes, tuple[bytes, dict[bytes, bytes]]] = {}
     for fields in _stanzas(index):
         name, architecture = fields.get(b"Package", b"").strip(), fields.get(b"Architecture", b"")
@@ -284,12 +284,12 @@ def _package(name: bytes, fields: dict[bytes, bytes]) -> Package:
 
 
 def named_packages(relations: bytes) -> list[str]:
-    """Package names of a relation field: `a (>= 1) | b:any, c` names a, b and c."""
+    """Return the package names in a relation field: a, b and c for `a (>= 1) | b:any, c`."""
     return [name.decode("ascii") for name in _NAMED.findall(relations)]
 
 
 def parse_descriptions(index: bytes) -> dict[bytes, str]:
-    """Long descriptions by their `Description-md5`, from a translation index."""
+    """Return the long descriptions of a translation index, by their `Description-md5`."""
     bodies: dict[bytes, str] = {}
     for fields in _stanzas(index):
         text = fields.get(b"Description-en", b"").decode("utf-8", "replace")
@@ -299,12 +299,12 @@ def parse_descriptions(index: bytes) -> dict[bytes, str]:
 
 
 def _paragraphs(body: str) -> str:
-    """The continuation lines of a description as one text: a line that holds only ` .` separates paragraphs."""
+    """Return the continuation lines of a description as one text; a line of only ` .` separates paragraphs."""
     return one_line(" ".join(line for line in body.split("\n") if line.strip() != "."))
 
 
 def package_links(packages: list[Package]) -> tuple[Links, dict[str, Any]]:
-    """Pairs (package, package it names), with counts of what was left out."""
+    """Return links (package, package it names), and counts of what was left out."""
     if not packages:
         raise DataError("the package index holds no package with a description")
     position = {package.name: item for item, package in enumerate(packages)}

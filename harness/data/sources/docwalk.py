@@ -1,4 +1,4 @@
-"""The public objects of installed libraries as JSON lines: `python -m harness.data.sources.docwalk numpy scipy ...`.
+"""Listing the public objects of libraries as JSON lines: `python -m harness.data.sources.docwalk numpy scipy ...`.
 
 Runs as a process of its own, because importing every module of a library prints, warns and changes global state. Each
 line is a node: a module, a class or a leaf (function, method, property, ufunc). Modules and classes have `members`
@@ -41,7 +41,7 @@ _SKIPPED = {
 
 
 class Walk:
-    """Nodes found so far; a node's id is its position."""
+    """Walks the libraries and collects nodes; the id of a node is its position."""
 
     def __init__(self, libraries: list[str]) -> None:
         self.libraries = libraries
@@ -52,7 +52,7 @@ class Walk:
         self._alive: list[object] = []
 
     def run(self) -> None:
-        """Walks every library, modules in the order of their names."""
+        """Walk every library, modules in the order of their names."""
         for library in self.libraries:
             for module in self._modules(library):
                 self._add(module, "module", library, module=module.__name__)
@@ -69,7 +69,7 @@ class Walk:
                 module = importlib.import_module(name)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # modules of tests end themselves with exceptions of every kind
+            except BaseException:  # test modules may raise anything on import, SystemExit too
                 self.failed.append(name)
                 continue
             yield module
@@ -84,7 +84,7 @@ class Walk:
         return len(self.nodes) - 1
 
     def _member(self, parent: dict[str, Any], name: str, value: Any) -> None:
-        """Files `value` under its parent if it belongs to one of the libraries and is a class or documents itself."""
+        """Add `value` to its parent's members if it is of one of the libraries, and a class or has a docstring."""
         value = _unwrapped(value)
         node = self._ids.get(id(value))
         if node is None:
@@ -135,13 +135,13 @@ def _text(value: object, attribute: str) -> str | None:
 
 
 def _module(value: object) -> str | None:
-    """Where a value was defined, as far as it says so."""
+    """Return the name of the module that a value says it was defined in; None if it does not say."""
     # before Python 3.13 these name the module of their own class
     return None if isinstance(value, cached_property | partial) else _text(value, "__module__")
 
 
 def _unwrapped(value: Any) -> Any:
-    """The function behind a method object, and behind wrappers that only repeat its docstring."""
+    """Return the function behind a method object, or behind wrappers that only repeat its docstring."""
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
     while isinstance(value, FunctionType):
@@ -153,7 +153,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _accessor_class(value: Any, cls: type) -> Any:
-    """The class behind a descriptor such as `pandas.Series.str`; any other value as it is."""
+    """Return the class behind a descriptor such as `pandas.Series.str`; any other value unchanged."""
     if isinstance(value, type) or type(value).__module__ in {"builtins", "functools"}:
         return value
     if not hasattr(type(value), "__get__"):
@@ -166,8 +166,8 @@ def _accessor_class(value: Any, cls: type) -> Any:
 
 
 def main(libraries: list[str]) -> None:
-    """Writes all nodes to standard output, then one line with the names of the modules that failed to import."""
-    # whatever a library prints goes to standard error: standard output carries nodes only
+    """Write all nodes to standard output, then one line with the names of the modules that failed to import."""
+    # output of the libraries goes to standard error: standard output is for nodes only
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")

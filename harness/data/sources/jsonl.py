@@ -1,4 +1,4 @@
-"""A user's own data: a folder of JSON lines, plain or gzip, and its import into the workspace.
+"""Reading a user's own data, a folder of JSON lines, plain or gzip, and importing it into the workspace.
 
     train.jsonl  test.jsonl    {"text": "...", "labels": [label ids], "id": optional}
     labels.jsonl               {"id": ..., "text": "..."}
@@ -52,11 +52,11 @@ class JsonlSource:
     """Reads a folder of JSON lines; see `harness.data.prepare.Source`."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """Relative name, size and modification time of every file that is read."""
+        """Return relative name, size and modification time of every file that is read."""
         return {"files": file_metadata(find_files(card, raw).values(), raw)}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
-        """Streams texts, labels and filters into the prepared folder."""
+        """Write texts, labels and filter pairs into the prepared folder; return the provenance."""
         files = find_files(card, raw)
         warnings: list[str] = []
         label_of = _write_labels(files["labels"], writer, warnings)
@@ -80,7 +80,7 @@ class JsonlSource:
 
 
 def find_files(card: DatasetCard, raw: Path) -> dict[str, Path]:
-    """The files of a folder by what they hold: `labels`, `train`, `test` unless drawn from train, `filter` if there."""
+    """Return the files of a folder: `labels`, `train`, `test` unless drawn from train, and `filter` if there is one."""
     files = {
         name: path
         for name in ("labels", "train", "test", "filter")
@@ -105,7 +105,7 @@ def find_files(card: DatasetCard, raw: Path) -> dict[str, Path]:
 
 
 def _test_fraction(name: str, options: Mapping[str, object]) -> float:
-    """The share of train.jsonl that becomes test rows; 0 without that option."""
+    """Return the share of train.jsonl that becomes test rows; 0 without the option `test_fraction`."""
     if "test_fraction" not in options:
         return 0.0
     fraction = options["test_fraction"]
@@ -115,7 +115,7 @@ def _test_fraction(name: str, options: Mapping[str, object]) -> float:
 
 
 def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dict[str, int]:
-    """Writes label texts and ids; returns the column of every label id."""
+    """Write label texts and ids; return the index of every label by its id."""
     label_of: dict[str, int] = {}
     empty = 0
     with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
@@ -132,7 +132,7 @@ def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dic
 
 
 def _add_ids(index: dict[str, int], ids: list[Any], start: int, rows: JsonRows, kind: str) -> None:
-    """Adds the ids of a chunk, numbered from `start` on, None being no id; a repeated one is refused at its line."""
+    """Add the ids of a chunk to `index`, numbered from `start`; skip None, raise `DataError` for a repeated id."""
     known = len(index)
     new = {str(name): number for number, name in enumerate(ids, start) if name is not None}
     index.update(new)
@@ -147,7 +147,7 @@ def _add_ids(index: dict[str, int], ids: list[Any], start: int, rows: JsonRows, 
 
 
 class _Split:
-    """Train or test rows while they are written: texts, labels, and counts of what is odd."""
+    """Writes the train or test rows: texts, labels, and counts for the warnings."""
 
     def __init__(self, name: str, writer: DatasetWriter, labels: int, columns: ExitStack) -> None:
         self._name = name
@@ -158,14 +158,14 @@ class _Split:
     def extend(
         self, strings: list[str], lengths: NDArray[np.int64], labels: NDArray[np.int64], chosen: NDArray[np.bool_]
     ) -> None:
-        """Appends the rows of a chunk that are chosen, [rows]; labels per row [rows], and all labels [pairs]."""
+        """Append the rows of a chunk where `chosen`, [rows]; given labels per row [rows] and all labels [pairs]."""
         own = list(compress(strings, chosen))
         self._texts.extend_strings(own)
         self._empty += count_empty(own)
         self._repeats += self._builder.extend(lengths[chosen], labels[np.repeat(chosen, lengths)])
 
     def finish(self, path: Path, warnings: list[str]) -> csr_array:
-        """The label matrix, once all rows are in."""
+        """Return the matrix of positives, after all rows, and add the warnings."""
         matrix = self._builder.finish()
         if not matrix.shape[0]:
             raise DataError(f"there are no {self._name} rows", path)
@@ -176,14 +176,14 @@ class _Split:
 
 
 class _Part(NamedTuple):
-    """Where the rows of one file went."""
+    """Maps the rows of one file to rows of the splits."""
 
     row_of: dict[str, int]
-    """Row of the file by its id, where it has one."""
+    """Index of the row in the file, by its id; rows without an id are absent."""
     in_test: NDArray[np.bool_]
     """Whether each row of the file is a test row, [rows of the file]."""
     place: NDArray[np.int64]
-    """Row within its split, [rows of the file]."""
+    """Index of each row of the file within its split, [rows of the file]."""
 
 
 def _read_rows(
@@ -207,7 +207,7 @@ def _read_rows(
 
 
 def _label_columns(rows: JsonRows, label_of: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many labels each row has [rows], and the columns of all of them [pairs]."""
+    """Return how many labels each row has [rows], and the indices of all of them [pairs]."""
     lengths, ids = rows.lists("labels", str, int)
     try:
         return lengths, np.fromiter(map(label_of.__getitem__, map(str, ids)), np.int64, len(ids))
@@ -223,13 +223,13 @@ def _unknown(message: str, name: str, known: Iterable[str]) -> str:
 
 
 def _drawn_for_test(strings: list[str], fraction: float) -> NDArray[np.bool_]:
-    """Whether the hash of each text, as a number in [0, 1), is below the fraction, [rows]."""
+    """Return for each text whether its hash, as a number in [0, 1), is below the fraction, [rows]."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in strings)
     return np.frombuffer(digests, "<u8") / 2.0**64 < fraction
 
 
 def _read_filter(path: Path, parts: dict[str, _Part], label_of: dict[str, int]) -> dict[str, NDArray[np.int64]]:
-    """Pairs (row of the split, label) of each split, [pairs, 2]."""
+    """Return the filter pairs (row of the split, label) of each split, [pairs, 2]."""
     pairs: dict[str, list[tuple[int, int]]] = {name: [] for name in SPLITS}
     for rows in json_chunks(path):
         columns = rows.column("split", str), rows.column("id", str, int), rows.column("label", str, int)
@@ -260,15 +260,15 @@ def import_folder(
     title: str = "",
     overwrite: bool = False,
 ) -> DatasetCard:
-    """Takes a folder of JSON lines (see `harness.data.sources.jsonl`) into the workspace as the dataset `name`.
+    """Import a folder of JSON lines (see `harness.data.sources.jsonl`) into the workspace as the dataset `name`.
 
     Args:
-        folder: The user's folder; it is only read.
+        folder: The user's folder; it is not changed.
         name: Name of the new dataset.
         propensity: Constants A and B of the label propensities; without them there are no PSP figures.
         test_fraction: Share of train.jsonl that becomes test rows, for a folder without test.jsonl.
-        title: Title for tables; the name if empty.
-        overwrite: Replace a dataset that was imported under this name before.
+        title: Title for tables; if empty, the name.
+        overwrite: Whether to replace a dataset that was imported under this name before.
 
     Returns:
         The card that was written.
@@ -293,7 +293,7 @@ def import_folder(
         raise UserError("\n".join(describe_faults(error, f"dataset {name}"))) from error
     _refuse_taken(draft, folder, card_path, overwrite)
     prepared, manifest = prepare(draft, folder)
-    # a figure of zero is left out, because a card has positive ones only
+    # zeros are left out, because the statistics of a card must be positive
     figures = {figure: round(value, 4) for figure in _FIGURES if (value := manifest["statistics"][figure])}
     measured = {"statistics": figures, "pin": {"digest": manifest["digest"]}, "notes": _overlap(prepared)}
     card = DatasetCard.model_validate({**draft.model_dump(), **measured})
@@ -319,7 +319,7 @@ def _refuse_taken(card: DatasetCard, folder: Path, card_path: Path, overwrite: b
 
 
 def _overlap(prepared: Path) -> list[str]:
-    """A note on test texts that also stand in train, if there are any."""
+    """Return a list of one note on test texts that are also train texts; empty if there are none."""
     train, test = (Texts.load(prepared, f"{split}.text") for split in ("train", "test"))
     of_train, of_test = equal_rows(train, scan_rows(train), test, scan_rows(test))
     if not len(of_test):
@@ -330,12 +330,12 @@ def _overlap(prepared: Path) -> list[str]:
 
 @contextmanager
 def _copied(folder: Path, files: list[list[Any]], target: Path) -> Iterator[None]:
-    """Copies files into place for the block; if the block fails, everything is as it was before.
+    """Copy files to `target`; if the block fails, restore what was there before.
 
     Args:
-        folder: Where the files are; if it is `target` itself there is nothing to copy.
+        folder: Folder of the files; if it is `target` itself, nothing is copied.
         files: [name, size, ...] of each file, as it was when the folder was prepared.
-        target: Where they go; what was there before is replaced.
+        target: Folder to copy them to; what was there before is replaced.
     """
     if folder.resolve() == target.resolve():
         yield

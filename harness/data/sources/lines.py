@@ -1,8 +1,8 @@
-"""Text files in chunks of whole lines: plain or gzip, any size, bounded memory.
+"""Reading text files in chunks of whole lines: plain or gzip, any size, bounded memory.
 
-Every reader of other people's files starts here. A chunk is some bytes that end in a newline, with the number (from 1)
-of its first line. gzip is recognised by its first bytes, not by its name. A byte order mark is dropped, a missing last
-newline is supplied. The next block is read ahead in a thread: decompression leaves the interpreter free.
+All text files of users are read through this module. A chunk is some bytes that end in a newline, with the number (from
+1) of its first line. gzip is recognised by its first bytes, not by its name. A byte order mark is dropped, a missing
+last newline is added. The next block is read ahead in a thread, because decompression releases the interpreter lock.
 
 `json_chunks` parses each chunk as JSON lines; `JsonRows` takes columns out of it and names the line of any fault.
 """
@@ -27,10 +27,10 @@ from harness.errors import DataError
 from harness.machine.threads import Threads
 
 CHUNK_BYTES = 1 << 20
-"""Small enough that the temporaries of one chunk stay in the processor's cache; 16 MB chunks parse a quarter slower."""
+"""Size of a chunk: its temporaries stay in the processor's cache; 16 MB chunks parse a quarter slower."""
 LONGEST_LINE_BYTES = 64 << 20
 LIMITS = Limits(total_bytes=sys.maxsize)
-"""A file may be as long as it likes, but no text packs a thousandfold."""
+"""Limits on decompression: any length, but no real text compresses a thousandfold."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -48,7 +48,7 @@ _JSON_WORDS = {
 
 
 def line_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yields (number of the first line, whole lines); an empty file yields nothing."""
+    """Yield (number of the first line, whole lines); nothing for an empty file."""
     for line, chunk in _whole_lines(path, size):
         if line == 1 and chunk.startswith(_UTF16_MARKS):
             raise DataError("UTF-16 text; convert it to UTF-8", path)
@@ -73,7 +73,7 @@ def _whole_lines(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _blocks(path: Path, size: int) -> Generator[bytes]:
-    """Decompressed blocks of at most `size` bytes; every read fault is a `DataError`."""
+    """Yield decompressed blocks of at most `size` bytes; `DataError` if the file cannot be read."""
     try:
         with path.open("rb") as stream, Threads(1) as reader:
             packed = stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -96,7 +96,7 @@ def _blocks(path: Path, size: int) -> Generator[bytes]:
 
 
 class _Gunzip:
-    """Decompresses in large steps; the standard reader's 8 KB steps each wait for the interpreter lock."""
+    """Decompresses gzip in large steps; the standard reader waits for the interpreter lock every 8 KB."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -104,13 +104,13 @@ class _Gunzip:
         self._member = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def read(self, size: int) -> bytes:
-        """At most `size` further bytes, none at the end; the members of the file follow on one another."""
+        """Return at most `size` further bytes, none at the end; the file may have several gzip members."""
         while True:
             packed = self._pending or self._stream.read(size)
             if self._member.eof and not packed:
                 return b""
             if self._member.eof:
-                packed, self._pending = packed.lstrip(b"\0"), b""  # padding behind a member
+                packed, self._pending = packed.lstrip(b"\0"), b""  # zero padding after a member
                 if not packed:
                     continue
                 self._member = zlib.decompressobj(zlib.MAX_WBITS | 16)
@@ -124,7 +124,7 @@ class _Gunzip:
 
 @dataclass(frozen=True)
 class JsonRows:
-    """The objects of consecutive lines of one file."""
+    """The JSON objects of consecutive lines of one file."""
 
     path: Path
     first: int
@@ -135,11 +135,11 @@ class JsonRows:
         return len(self.rows)
 
     def fault(self, row: int, message: str) -> DataError:
-        """An error at the line of one of the rows."""
+        """Return an error that names the file and line of a row."""
         return DataError(message, self.path, self.first + row)
 
     def column(self, key: str, *kinds: type, default: Any = _REQUIRED) -> list[Any]:
-        """The value of `key` in every row, each of one of the types; with a default, it may be missing or null."""
+        """Return the value of `key` in every row, of one of the types `kinds`; `default` if missing or null."""
         if default is not _REQUIRED:
             values = [default if (value := row.get(key)) is None else value for row in self.rows]
         else:
@@ -155,7 +155,7 @@ class JsonRows:
         return values
 
     def lists(self, key: str, *kinds: type) -> tuple[NDArray[np.int64], list[Any]]:
-        """A column of lists as their lengths [rows] and all their items in one list."""
+        """Return the lists under `key` as their lengths [rows] and all items in one list."""
         values = self.column(key, list)
         items = list(chain.from_iterable(values))
         if not {*kinds}.issuperset(map(type, items)):
@@ -177,7 +177,7 @@ def _missing_key(key: str, row: dict[str, Any]) -> str:
 
 
 def json_chunks(path: Path) -> Iterator[JsonRows]:
-    """Parses a file of one JSON object per line; empty lines are accepted at the end of the file only."""
+    """Parse a file of one JSON object per line; empty lines are accepted only at the end of the file."""
     empty_line = None
     for first, chunk in line_chunks(path):
         lines = chunk.split(b"\n")[:-1]

@@ -1,9 +1,9 @@
-"""Items with text that point at other items -> rows, labels, filter pairs. Shared by the builders of real data.
+"""Building rows, labels and filter pairs from items that link to other items; shared by `pydocs` and `debian`.
 
-An item (a Python object, a Debian package) is a document, and a label as soon as a train row points at it:
+An item (a Python object, a Debian package) is a document, and also a label if a train row links to it:
 
-    train = {i : hash(name_i) < 0.70}                        an added item never moves another one
-    labels = {j : some train row i has i -> j}, rows = {i : i still points at a label}
+    train = {i : hash(name_i) < 0.70}                        adding an item leaves the split of others as it is
+    labels = {j : some train row i has i -> j}, rows = {i : i still links to a label}
     train filter = {(i, i)},  test filter = {(i, i)} + {(j, i) : i -> j in train} - true test pairs
 
 Dropping labels takes pairs from test rows only, and a dropped row takes no label with it, so one pass is a fixed point.
@@ -31,45 +31,45 @@ _UNPRINTABLE: dict[int, str | None] = {**{code: " " for code in (*range(32), 127
 
 @dataclass(frozen=True)
 class Links:
-    """Directed pairs between named items."""
+    """Directed links between I named items."""
 
     names: list[str]
-    """Sorted and unique, [I]."""
+    """Names of the items, sorted and unique, [I]."""
     source: Ids
-    """Item that points, [E]."""
+    """Index of the item that each link starts from, [E]."""
     target: Ids
-    """Item pointed at, [E]."""
+    """Index of the item that each link leads to, [E]."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which items became rows and labels, and the four matrices between them."""
+    """Items that became rows and labels, and the four matrices between them."""
 
     train_items: Ids
-    """Item of every train row, [N]."""
+    """Index of the item of every train row, [N]."""
     test_items: Ids
-    """Item of every test row, [M]."""
+    """Index of the item of every test row, [M]."""
     label_items: Ids
-    """Item of every label, [L]."""
+    """Index of the item of every label, [L]."""
     matrices: dict[str, csr_array]
-    """By the names that `DatasetWriter.matrix` takes."""
+    """Positives and filter pairs of both splits, by the names that `DatasetWriter.matrix` takes."""
     mutual_test_pairs: int
-    """True test pairs whose reverse is a train pair: they stay true and are not filtered."""
+    """Number of true test pairs whose reverse is a train pair: they stay true and are not filtered."""
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space and control characters as one space."""
+    """Return `text` with every run of white space and control characters replaced by one space."""
     return " ".join(text.translate(_UNPRINTABLE).split())
 
 
 def in_train(names: list[str]) -> NDArray[np.bool_]:
-    """Whether each item belongs to train, [I]: the first eight bytes of sha256(name) as a fraction of 2^64."""
+    """Return whether each item is in train, [I]: if the first 8 bytes of sha256(name), over 2^64, are below 0.70."""
     heads = b"".join(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8] for name in names)
     return np.frombuffer(heads, dtype=">u8") / 2.0**64 < TRAIN_SHARE
 
 
 def without_frequent_targets(links: Links, share: float) -> tuple[Links, list[str]]:
-    """Drops targets that more than `share` of all items point at; returns their names, sorted, as well."""
+    """Drop links to targets that more than `share` of all items link to; return links and dropped names, sorted."""
     items = len(links.names)
     pairs = np.unique(links.source * items + links.target)
     frequent = np.bincount(pairs % items, minlength=items) > share * items
@@ -79,7 +79,7 @@ def without_frequent_targets(links: Links, share: float) -> tuple[Links, list[st
 
 
 def split_links(links: Links) -> Split:
-    """Rows, labels and filter pairs of the module docstring."""
+    """Return rows, labels and filter pairs as the module docstring defines them."""
     items = len(links.names)
     others = links.source != links.target
     source, target = links.source[others], links.target[others]
@@ -116,11 +116,11 @@ def split_links(links: Links) -> Split:
 
 
 def write_linked(writer: DatasetWriter, links: Links, row_text: list[str], label_text: list[str]) -> dict[str, Any]:
-    """Splits the links and writes texts and matrices, rows and labels in the order of their names.
+    """Split the links and write texts and matrices, with rows and labels in the order of their names.
 
     Args:
-        writer: Takes the columns and matrices.
-        links: Pairs between I items.
+        writer: Writer of the prepared folder.
+        links: Links between I items.
         row_text: Text of every item as a document, [I].
         label_text: Text of every item as a label, [I].
 
@@ -154,7 +154,7 @@ def write_linked(writer: DatasetWriter, links: Links, row_text: list[str], label
 
 
 def _positions(chosen: Ids, items: int) -> Ids:
-    """Index of every item within `chosen`, -1 where it is not, [I]."""
+    """Return the index of every item within `chosen`, -1 if absent, [I]."""
     positions = np.full(items, -1, np.int64)
     positions[chosen] = np.arange(len(chosen))
     return positions

@@ -1,4 +1,4 @@
-"""Docstrings of installed libraries -> the objects their "See Also" sections name: `lf-pydocs`, `lf-pydocstitles`.
+"""Building datasets of docstrings and the objects their "See Also" sections name: `lf-pydocs`, `lf-pydocstitles`.
 
     libraries -> docwalk (own process) -> Names -> See Also references -> Links -> rows, labels, filter pairs
 
@@ -39,7 +39,7 @@ from harness.data.prepare import DatasetWriter
 from harness.data.sources.links import Links, one_line, write_linked
 from harness.errors import MissingDataError, UserError, unknown_name
 
-# public by name only; what users import from it is exported elsewhere
+# modules that are public by name only; what users import from them is exported elsewhere
 _PRIVATE = ("pandas.core.",)
 SHORT_FORMS = {
     "np": "numpy",
@@ -57,7 +57,7 @@ Rank = tuple[bool, bool, bool, int, int, str]
 
 @dataclass(frozen=True)
 class Node:
-    """One line of `docwalk`: a module, a class or a leaf."""
+    """One object that `docwalk` found: a module, a class or a leaf (function, method, property)."""
 
     kind: str
     library: str
@@ -72,7 +72,7 @@ def _rank(name: str, *, inherited: bool = False, foreign: bool = False) -> Rank:
 
 
 class Names:
-    """Canonical names of the documented objects of a walk."""
+    """Finds canonical names of documented objects, and looks up references to them."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = nodes
@@ -83,14 +83,14 @@ class Names:
         for _ in range(_NESTING):
             self._name_class_members()
         self.items = self._merge()
-        """Canonical name of every documented node that has one; equal names mean one item."""
+        """Canonical name by node, for documented nodes that have one; nodes with equal names are one item."""
         for number, rank in self._best.items():
             self._note_ending(rank[-1], number)
 
     def resolve(self, reference: str, number: int) -> str | None:
-        """The item that a docstring of node `number` means by `reference`; None if there is none or several.
+        """Return the item that the docstring of node `number` means by `reference`; None if none or several.
 
-        A place that leads back to the object itself is passed over as long as another one is left.
+        A reading that leads back to the object itself is skipped as long as another one is left.
         """
         own, node = self.items[number], self._nodes[number]
         itself = None
@@ -104,7 +104,7 @@ class Names:
         return ends.pop() if len(ends) == 1 else itself
 
     def _readings(self, reference: str, own: str, node: Node) -> Iterator[str]:
-        """Absolute names that the reference may stand for, nearest place first."""
+        """Yield the absolute names that a reference may stand for, nearest place first."""
         around = list(_prefixes(own))
         for place in around:
             if place not in self._modules:
@@ -120,7 +120,7 @@ class Names:
             yield SHORT_FORMS[head] + dot + rest
 
     def _lookup(self, name: str) -> int:
-        """The node at an absolute dotted name, the longest module in it first; -1 if there is none."""
+        """Return the node of an absolute dotted name, trying its longest module first; -1 if absent."""
         parts = name.split(".")
         for cut in range(len(parts) - 1, 0, -1):
             container: Node | None = self._modules.get(".".join(parts[:cut]))
@@ -148,7 +148,7 @@ class Names:
                     self._note_ending(f"{node.module}.{name}", number)
 
     def _name_class_members(self) -> None:
-        """Offers names to the members of every class that has one itself, at the time of the call."""
+        """Propose names for the members of every class that has a name at the time of the call."""
         for number, rank in list(self._best.items()):
             cls = self._nodes[number]
             _, _, foreign, *_, path = rank
@@ -169,7 +169,7 @@ class Names:
         self._endings[self._nodes[number].library, name.rpartition(".")[2]].add((name, number))
 
     def _merge(self) -> dict[int, str]:
-        """Canonical names, shared by nodes whose library, last name and docstring are equal."""
+        """Return canonical names; nodes with equal library, last name and docstring share one."""
         alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for number, rank in self._best.items():
             node = self._nodes[number]
@@ -185,7 +185,7 @@ class Names:
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """`a.b.c` -> a.b.c, a.b, a."""
+    """Yield the prefixes of a dotted name, longest first: a.b.c, a.b and a for `a.b.c`."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -211,7 +211,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def split_docstring(doc: str) -> tuple[list[str], str]:
-    """(names in the See Also sections, docstring without those sections), each name once, in order of appearance."""
+    """Return the names in the See Also sections, each once, in order, and the docstring without these sections."""
     names: dict[str, None] = {}
     kept: list[str] = []
     for heading, lines in sections(doc):
@@ -223,7 +223,7 @@ def split_docstring(doc: str) -> tuple[list[str], str]:
 
 
 def sections(doc: str) -> list[tuple[str, list[str]]]:
-    """(heading, lines) of a docstring; the text before the first heading has an empty one, underlines are dropped."""
+    """Return the (heading, lines) of a docstring without underlines; text before the first heading has an empty one."""
     found: list[tuple[str, list[str]]] = [("", [])]
     lines = inspect.cleandoc(doc).split("\n")
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -244,10 +244,10 @@ def _entries(lines: list[str]) -> list[str]:
 
 
 def plain_text(doc: str, libraries: Iterable[str] = ()) -> str:
-    """A docstring as one line of text.
+    """Return a docstring as one line of text.
 
-    Doctest blocks go (their output varies), so do a signature line and markup. Absolute names such as `numpy.dot` of
-    the given libraries go too: they are the ids of labels, and a text must not spell out its answer.
+    Doctest blocks are removed (their output varies), and a signature line and markup. Absolute names such as
+    `numpy.dot` of the given libraries are removed too: they are ids of labels, and a text must not contain its answer.
     """
     text = _DIRECTIVE.sub("", _ROLE_MARKUP.sub(r"\1", _without_signature(_DOCTEST.sub("", doc)))).replace("`", "")
     roots = "|".join(re.escape(library) for library in (*libraries, *SHORT_FORMS))
@@ -255,28 +255,28 @@ def plain_text(doc: str, libraries: Iterable[str] = ()) -> str:
 
 
 def summary_line(doc: str, libraries: Iterable[str] = ()) -> str:
-    """The first sentence of a docstring, behind a signature line if there is one."""
+    """Return the first sentence of a docstring, after a signature line if there is one."""
     text = _without_signature(split_docstring(doc)[1])
     first = plain_text(_SENTENCE_END.split(text.split("\n\n", 1)[0], maxsplit=1)[0], libraries)
     return first.rstrip(". ")
 
 
 def _without_signature(doc: str) -> str:
-    """Objects written in C carry their signature as a first paragraph of its own."""
+    """Remove the signature that objects written in C have as the first paragraph of their docstring."""
     first, _, rest = doc.strip().partition("\n\n")
     return rest.strip() if rest.strip() and _SIGNATURE.fullmatch(first.strip()) else doc.strip()
 
 
 def words(name: str) -> str:
-    """A dotted name as words: `sklearn.svm.LinearSVC.fit_intercept` -> `sklearn svm Linear SVC fit intercept`."""
+    """Return a dotted name as words: `sklearn.LinearSVC.fit_intercept` -> `sklearn Linear SVC fit intercept`."""
     return _CAMEL.sub(" ", name.replace(".", " ").replace("_", " ")).strip()
 
 
 BUILDER = 1
-"""Bumped whenever the same libraries would give other rows, labels or texts."""
+"""Version of the builder; raised whenever the same libraries would give other rows, labels or texts."""
 
 LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib", "networkx", "sympy", "sklearn")
-"""In order of dependence: an object that names no module belongs to the first library that shows it."""
+"""Libraries, each before those that depend on it: an object without a module belongs to the first that has it."""
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 _PROJECT = Path(__file__).parents[3]
@@ -286,14 +286,14 @@ _ENVIRONMENT = ("PYTHON", "MPL", "NETWORKX", "NUMPY", "PANDAS", "SCIPY", "SKLEAR
 
 
 class PydocsSource:
-    """Builds a dataset from the docstrings of the libraries that are installed here."""
+    """Builds a dataset from the docstrings of the installed libraries."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """The versions of the libraries decide, and that of Python, which strips docstrings since 3.13."""
+        """Return the versions of the libraries and of Python, which strips indentation of docstrings since 3.13."""
         return {"builder": BUILDER, "python": _python(), "versions": installed_versions(card)}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
-        """Walks the libraries and writes every row, label and filter pair."""
+        """Walk the libraries and write every row, label and filter pair; return the provenance."""
         versions = installed_versions(card)
         nodes, failed = walk(list(versions))
         links, docs, counts = documents(nodes)
@@ -316,9 +316,9 @@ def _python() -> str:
 
 
 def installed_versions(card: DatasetCard) -> dict[str, str]:
-    """Version of every library of the card that is installed, by import name.
+    """Return the versions of the card's libraries that are installed, by import name.
 
-    The card may ask for some of `LIBRARIES`, never for another module: walking one imports it, and a card is only data.
+    A card may name some of `LIBRARIES`, never another module: walking a module imports it, and a card is only data.
     """
     wanted = str(card.options.get("libraries", " ".join(LIBRARIES))).split()
     versions = {}
@@ -338,7 +338,7 @@ def installed_versions(card: DatasetCard) -> dict[str, str]:
 
 
 def walk(libraries: list[str]) -> tuple[list[Node], list[str]]:
-    """The nodes of the libraries and the modules that could not be imported, from a process of its own."""
+    """Return the nodes of the libraries and the modules that failed to import, found in a separate process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_ENVIRONMENT)}
     environment |= {
         # not the current folder, which `python -m` puts first: a numpy.py lying there must not stand for numpy
@@ -367,7 +367,7 @@ def walk(libraries: list[str]) -> tuple[list[Node], list[str]]:
 
 
 def documents(nodes: list[Node]) -> tuple[Links, list[str], dict[str, int]]:
-    """The links of all See Also sections, the docstring of every item they join [I], and counts of references."""
+    """Return the links of all See Also sections, the docstring of every linked item [I], and counts of references."""
     known = Names(nodes)
     owner: dict[str, int] = {}
     for number, name in known.items.items():

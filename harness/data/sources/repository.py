@@ -1,4 +1,4 @@
-"""Datasets in the formats of the Extreme Classification Repository, wherever in a folder a person unpacked them.
+"""Reading datasets in the formats of the Extreme Classification Repository, however a person unpacked them.
 
 Layouts, each plain or gzip, upper or lower case:
 
@@ -49,7 +49,7 @@ _FILTERS = {
 
 @dataclass(frozen=True)
 class RawFiles:
-    """The files of one dataset by what they hold: `labels`, `train`, `test`, `train.labels`, `train.filter` ..."""
+    """The files of one dataset by content: `labels`, `train`, `test`, `train.labels`, `train.filter` ..."""
 
     layout: str
     files: dict[str, Path]
@@ -59,11 +59,11 @@ class RepositorySource:
     """Reads the repository's files; see `harness.data.prepare.Source`."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """Relative name, size and modification time of every file that is read."""
+        """Return relative name, size and modification time of every file that is read."""
         return {"files": file_metadata(_require_files(card, raw).files.values(), raw)}
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
-        """Streams texts, labels and filters into the prepared folder."""
+        """Write texts, labels and filter pairs into the prepared folder; return the provenance."""
         found = _require_files(card, raw)
         warnings: list[str] = []
         write = _write_json if found.layout == "json" else _write_text
@@ -84,7 +84,7 @@ class RepositorySource:
 def _write_json(
     card: DatasetCard, files: dict[str, Path], writer: DatasetWriter, warnings: list[str]
 ) -> Iterator[tuple[str, csr_array]]:
-    """Writes all texts; yields the label matrix of each split."""
+    """Write all texts; yield (split, matrix of positives) for each split."""
     path = files["labels"]
     if path.name.lower().startswith(_LABEL_NAMES.lower()):
         labels = _write_numbered_labels(path, writer, warnings, named=True)
@@ -109,7 +109,7 @@ def _write_json(
 def _write_text(
     card: DatasetCard, files: dict[str, Path], writer: DatasetWriter, warnings: list[str]
 ) -> Iterator[tuple[str, csr_array]]:
-    """Writes all texts; yields the label matrix of each split."""
+    """Write all texts; yield (split, matrix of positives) for each split."""
     labels = _write_numbered_labels(files["labels"], writer, warnings)
     for split in SPLITS:
         rows = line_documents(files[split], partial(writer.texts, f"{split}.text"), warnings)
@@ -126,7 +126,7 @@ def _write_text(
 
 
 def _write_numbered_labels(path: Path, writer: DatasetWriter, warnings: list[str], *, named: bool = False) -> int:
-    """Writes label texts, one a line, with line numbers from 0 as ids; returns how many labels there are."""
+    """Write label texts, one per line, with line numbers from 0 as ids; return the number of labels."""
     labels = line_documents(path, partial(writer.texts, "labels.text"), warnings, named=named)
     _require_rows(path, labels)
     with writer.texts("labels.id") as ids:
@@ -140,7 +140,7 @@ def _require_rows(path: Path, rows: int) -> None:
 
 
 def file_metadata(paths: Iterable[Path], raw: Path) -> list[list[str | int]]:
-    """What identifies files without reading them: [relative name, size, modification time in ns], sorted."""
+    """Return [relative name, size in bytes, modification time in ns] of each file, sorted; files are not read."""
     return sorted([path.relative_to(raw).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in paths)
 
 
@@ -152,7 +152,7 @@ def _require_files(card: DatasetCard, raw: Path) -> RawFiles:
 
 
 def find_files(raw: Path) -> RawFiles | None:
-    """The files of a dataset at or below `raw`, or None if no folder holds a whole set of texts."""
+    """Return the files of a dataset at or below `raw`; None if no folder has label, train and test texts."""
     for folder in _folders(raw):
         for layout, names in _TEXTS.items():
             files = {role: path for role, name in names.items() if (path := _find([folder], name))}
@@ -169,7 +169,7 @@ def find_files(raw: Path) -> RawFiles | None:
 
 
 def _folders(raw: Path) -> Iterator[Path]:
-    """Folders that may hold the texts, nearest first."""
+    """Yield the folders that may hold the texts, nearest to `raw` first."""
 
     def inside(folder: Path) -> list[Path]:
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -182,7 +182,7 @@ def _folders(raw: Path) -> Iterator[Path]:
 
 
 def _find(folders: list[Path], *names: str) -> Path | None:
-    """The first file of one of these names, plain before gzip, in the first folder that has one."""
+    """Return a file of one of these names, plain before gzip, from the first folder that has one; None if absent."""
     for folder in folders:
         by_name = {path.name.lower(): path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
         for name in names:
@@ -193,9 +193,9 @@ def _find(folders: list[Path], *names: str) -> Path | None:
 
 
 def missing_message(card: DatasetCard, raw: Path, *, links: bool = True) -> str:
-    """One screen: what the dataset is, which files go where, how to obtain them, and what works without.
+    """Return a message: what the dataset is, which files go where, how to obtain them, and what works without it.
 
-    `links=False` leaves out the published links, for when they have just been tried.
+    `links=False` leaves out the published links, if they have just been tried.
     """
     counts = {"train rows": card.statistics.train, "test rows": card.statistics.test, "labels": card.statistics.labels}
     sizes = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
@@ -229,9 +229,9 @@ Recipe = Literal["title", "title+content"]
 def json_documents(
     path: Path, recipe: Recipe, column: RaggedWriter, warnings: list[str]
 ) -> Iterator[tuple[JsonRows, list[str]]]:
-    """Writes the text of every row into `column`; yields the rows of each chunk with their uids.
+    """Write the text of every row into `column`; yield the rows of each chunk with their uids.
 
-    Rows that share a uid are refused once the whole file is read.
+    After the whole file is read, raise `DataError` if two rows share a uid.
     """
     hashes, empty = [np.zeros(0, np.int64)], 0
     with progress(f"reading {path.name}") as advance:
@@ -259,17 +259,17 @@ def _texts(rows: JsonRows, recipe: Recipe) -> list[str]:
 
 
 def plain_texts(texts: list[str]) -> list[str]:
-    """Texts without NUL characters, which become spaces: tokenisers and terminals disagree about them."""
+    """Return texts with NUL characters replaced by spaces: tokenisers and terminals disagree about them."""
     return [text.replace("\0", " ") for text in texts] if any("\0" in text for text in texts) else texts
 
 
 def count_empty(texts: list[str]) -> int:
-    """How many texts hold nothing, or white space only."""
+    """Return the number of texts that are empty or white space only."""
     return texts.count("") + sum(map(str.isspace, texts))
 
 
 def _refuse_repeated_uid(path: Path, hashes: NDArray[np.int64]) -> None:
-    """Eight bytes a row while reading; the uids themselves are compared only if two hashes are equal."""
+    """Raise `DataError` if two rows share a uid; the file is read again only if two 8-byte hashes are equal."""
     hashes.sort()
     if (hashes[1:] != hashes[:-1]).all():
         return
@@ -282,7 +282,7 @@ def _refuse_repeated_uid(path: Path, hashes: NDArray[np.int64]) -> None:
 
 
 def targets(rows: JsonRows, labels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positive labels of a chunk: how many each row has [rows], and all of them [pairs]; zero relevance is dropped."""
+    """Return how many positives each row of a chunk has [rows], and all of them [pairs]; relevance 0 is dropped."""
     lengths, items = rows.lists("target_ind", int)
     if items and not (0 <= min(items) and max(items) < labels):
         row, label = _first(rows, "target_ind", lambda item: not 0 <= item < labels)
@@ -313,13 +313,13 @@ def _first(rows: JsonRows, key: str, wrong: Callable[[float], bool]) -> tuple[in
 def line_documents(
     path: Path, open_column: Callable[[], RaggedWriter], warnings: list[str], *, named: bool = False
 ) -> int:
-    """Writes every line of a text file as one document; returns how many there are.
+    """Write every line of a text file as one document; return the number of documents.
 
     Args:
-        path: The file.
-        open_column: Starts the column afresh: it is called again if the file turns out not to be UTF-8.
-        warnings: What is odd about the file is added here.
-        named: Whether lines have the form `number->name`, of which the name is written.
+        path: The text file.
+        open_column: Opens the column, empty; it is called again if the file turns out not to be UTF-8.
+        warnings: List to which warnings about the file are added.
+        named: Whether lines have the form `number->name`, of which only the name is written.
     """
     try:
         return _copy_lines(path, open_column(), "utf-8", warnings, named)
@@ -348,7 +348,7 @@ def _copy_lines(path: Path, column: RaggedWriter, encoding: str, warnings: list[
 
 
 def _names(chunk: bytes, path: Path, first: int) -> bytes:
-    """Lines `number->name` without their numbers."""
+    """Return lines `number->name` without `number->`."""
     lines = chunk.decode().split("\n")[:-1]
     for number, line in enumerate(lines, first):
         if "->" not in line:
@@ -357,7 +357,7 @@ def _names(chunk: bytes, path: Path, first: int) -> bytes:
 
 
 def _append_lines(column: RaggedWriter, text: bytes) -> tuple[NDArray[np.int64], int]:
-    """Appends whole lines; returns their lengths and how many hold white space only."""
+    """Append whole lines; return their lengths in bytes and how many are white space only."""
     values = np.frombuffer(text, np.uint8)
     newline = values == ord("\n")
     ends = np.flatnonzero(newline)
@@ -368,6 +368,6 @@ def _append_lines(column: RaggedWriter, text: bytes) -> tuple[NDArray[np.int64],
 
 
 def warn(warnings: list[str], path: Path, count: int, what: str) -> None:
-    """Notes something odd about a file, if there was any of it."""
+    """Add a warning about a file to `warnings` if `count` is not 0."""
     if count:
         warnings.append(f"{path.name}: {count:,} {what}")

@@ -1,4 +1,4 @@
-"""Sparse label files (`trn_X_Y.txt`) and filter files of the Extreme Classification Repository, as CSR patterns.
+"""Reading sparse label files (`trn_X_Y.txt`) and filter files of the Extreme Classification Repository.
 
 Two header styles, told apart by the first line:
 
@@ -9,7 +9,7 @@ A label is positive if its relevance is above zero; zero means absent, and a neg
 of order are sorted. A label twice in a row, or a number that contradicts the header, is an error at its line, even a
 label of relevance zero or a feature. Empty lines after the last row are ignored. Values of features are not read.
 
-A chunk is parsed whole, by pyarrow's reader of CSV: white space becomes newlines, so that every word is a line of it.
+A chunk is parsed whole by pyarrow's CSV reader: white space becomes newlines, so that every word is a line of the CSV.
 If anything in the chunk is unusual, the line-by-line reader takes over, which defines the format and finds the fault.
 """
 
@@ -27,23 +27,23 @@ from harness.data.sources.lines import line_chunks
 from harness.errors import DataError
 
 MOST_DIGITS = 18
-"""Decimal numbers of up to 18 digits fit int64."""
+"""Most digits of a number: decimal numbers of up to 18 digits fit int64."""
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Labels per row [rows], and all labels [pairs]."""
+"""Rows of labels: the number of labels of each row [rows], and all labels [pairs]."""
 
 
 class _Header(NamedTuple):
     rows: int
     labels: int
     features: int | None
-    """Given by the style with three numbers, in which labels are comma-joined in front of the features."""
+    """Number of features in the style with three numbers, with labels comma-joined before features; else None."""
 
 
 def read_labels(path: Path) -> csr_array:
-    """Reads a sparse label file, plain or gzip, as a [rows, L] pattern of ones."""
+    """Read a sparse label file, plain or gzip, as a [rows, L] matrix of ones."""
     header: _Header | None = None
     builder, seen = PatternBuilder(0), 0
     for first, chunk in line_chunks(path):
@@ -68,9 +68,9 @@ def read_labels(path: Path) -> csr_array:
 
 
 def read_filter(path: Path, rows: int, labels: int) -> csr_array:
-    """Reads a filter file, lines of `row label` from 0, as a [rows, L] pattern; an empty file masks nothing.
+    """Read a filter file, lines of `row label` from 0, as a [rows, L] matrix of ones; it may be empty.
 
-    Lines may be in any order, and a pair that is repeated is one pair.
+    Lines may be in any order; repeated pairs count once.
     """
     pairs = [np.zeros((0, 2), np.int64)]
     for first, chunk in line_chunks(path):
@@ -98,7 +98,7 @@ def _parse_header(line: bytes, path: Path) -> _Header:
 
 
 def _only_promised_rows(chunk: bytes, rows_left: int, path: Path, first: int, header: _Header) -> bytes:
-    """Cuts off what follows the last row that the header promises, which must be empty lines."""
+    """Return the chunk up to the last row that the header announces; only empty lines may follow it."""
     if chunk.count(b"\n") <= rows_left:
         return chunk
     newlines = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
@@ -113,7 +113,7 @@ def _only_promised_rows(chunk: bytes, rows_left: int, path: Path, first: int, he
 
 
 def _fast_pairs(chunk: bytes, header: _Header) -> Rows | None:
-    """Rows of `label:relevance` words."""
+    """Parse rows of `label:relevance` words."""
     words = _columns(chunk, header.labels, paired=True)
     if words is None or not (words["value"] >= 0).all():
         return None
@@ -125,7 +125,7 @@ def _fast_pairs(chunk: bytes, header: _Header) -> Rows | None:
 
 
 def _fast_label_lists(chunk: bytes, header: _Header) -> Rows | None:
-    """Rows that begin with `label,label`; of what follows the first space only the numbers of features are read."""
+    """Parse rows that begin with `label,label`; after the first space only the numbers of features are read."""
     lists, features = re.sub(rb"[ \t\r][^\n]*", b"", chunk), re.sub(rb"\n[^ \t\r\n]+", b"\n", b"\n" + chunk)
     spaced = lists.replace(b",", b" ")
     labels = _columns(spaced, header.labels)
@@ -138,11 +138,11 @@ def _fast_label_lists(chunk: bytes, header: _Header) -> Rows | None:
 
 
 def _columns(chunk: bytes, count: int, *, paired: bool = False, values: bool = True) -> dict[str, NDArray[Any]] | None:
-    """Words as arrays [words]: the `number` of each, which must be below `count`, and the `value` behind its colon.
+    """Return arrays [words]: the `number` of each word, and the `value` after its colon; None if anything is unusual.
 
     Args:
         chunk: Whole lines; every word is a number, or number:value.
-        count: Larger than every number.
+        count: Upper bound; every number must be smaller.
         paired: Whether the words have values.
         values: Whether to read the values.
     """
@@ -173,7 +173,7 @@ def _columns(chunk: bytes, count: int, *, paired: bool = False, values: bool = T
 
 
 def _words_per_line(chunk: bytes) -> NDArray[np.int64]:
-    """How many words each line has, [rows]."""
+    """Return the number of words in each line, [rows]."""
     text = np.frombuffer(chunk, np.uint8)
     solid = text > ord(" ")
     ends = np.flatnonzero(solid[:-1] & ~solid[1:])
@@ -257,6 +257,6 @@ def _index(word: bytes, count: int, what: str) -> int:
 
 
 def _quoted(text: bytes) -> str:
-    """The beginning of a text for a message."""
+    """Return the beginning of a text, quoted for a message."""
     beginning = text[:40].decode("utf-8", "backslashreplace").replace("\0", "\\0")
     return f"{beginning!r}" + ("..." if len(text) > 40 else "")

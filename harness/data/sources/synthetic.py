@@ -1,4 +1,4 @@
-"""Generated data of any size with a known answer: for scale and for tests, never for accuracy claims.
+"""Generated data of any size with a known answer: for tests of scale and correctness, not for accuracy claims.
 
 Every label owns `signature` words, and they are its text. A row draws t labels by popularity P(rank r) ~ r^-zipf. Word
 j of its text is a random signature word of its label j mod t, or with probability `noise` any word at all. So with
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.data.prepare import DatasetWriter
 
 GENERATOR = 1
-"""Raised whenever the same options would give other data."""
+"""Version of the generator; raised whenever the same options would give other data."""
 PREFIX = "synthetic:"
 
 _STREAMS = ("popularity", "coverage", "items", "signatures", "train", "test")
@@ -45,7 +45,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Params(BaseModel):
-    """Options of the generator; the defaults make a dataset in an instant."""
+    """Options of the generator; the defaults make a small dataset within a second."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -57,17 +57,17 @@ class Params(BaseModel):
     zipf: Annotated[float, Field(ge=0, le=4)] = 0.8
     """Exponent of label popularity; 0 makes all labels equally frequent."""
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
-    """Number of words; 0 means two per label and at least 1,000."""
+    """Vocabulary size in words; 0 means two words per label and at least 1,000."""
     words: Annotated[float, Field(ge=1, le=10_000)] = 8.0
     """Mean number of words of a text; a row with more labels than that has one word per label."""
     signature: Annotated[int, Field(ge=1, le=100)] = 3
-    """Words that belong to a label."""
+    """Number of words that belong to a label."""
     reciprocal_share: Share = 0.2
-    """Filter pairs of the second kind for each true test pair."""
+    """Number of filter pairs of the second kind (reverse pairs) per true test pair."""
     self_share: Share = 0.1
-    """Rows, of train and test alike, that are themselves labels."""
+    """Share of the train and test rows that are themselves labels."""
     noise: Share = 0.2
-    """Share of words that say nothing about the row."""
+    """Share of words drawn from the whole vocabulary, regardless of the row's labels."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
 
     @model_validator(mode="after")
@@ -80,28 +80,28 @@ class Params(BaseModel):
 
     @property
     def word_count(self) -> int:
-        """Number of words, V."""
+        """Number of words in the vocabulary, V."""
         return self.vocabulary or max(1_000, 2 * self.labels)
 
     @property
     def covered(self) -> int:
-        """Labels that are certain of a train row: all of them, unless the pairs do not suffice."""
+        """Number of labels that are guaranteed a train row: all, unless there are fewer train pairs than labels."""
         return min(self.labels, int(self.train * self.labels_per_row))
 
     def mentioned(self, split: Split) -> float:
-        """Mean number of labels that leave words in a text of that split."""
+        """Return the mean number of labels whose words are in a text of that split."""
         reverse = self.reciprocal_share if split == "test" else 0.0
         return self.labels_per_row * (1 + reverse) + self.self_share
 
     @property
     def rows_per_chunk(self) -> int:
-        """Rows made at a time: fewer where rows are long, so that a chunk's memory stays the same."""
+        """Number of rows in a chunk: fewer if rows are long, so that the memory of a chunk stays the same."""
         longest = max(self.words, self.mentioned("test"))
         return max(1, min(_ROWS_PER_CHUNK, int(_WORDS_PER_CHUNK / longest)))
 
 
 def read_params(options: Mapping[str, Any]) -> Params:
-    """Validates options; an unknown one is an error with the nearest name."""
+    """Validate options; the error for an unknown one names the nearest."""
     for name in options:
         if name not in Params.model_fields:
             raise unknown_name("option of synthetic data", name, Params.model_fields)
@@ -112,7 +112,7 @@ def read_params(options: Mapping[str, Any]) -> Params:
 
 
 def synthetic_card(**options: int | float | str | bool) -> DatasetCard:
-    """The card of the default dataset with other options; its name carries a hash of them, its title all of them."""
+    """Return the card of a synthetic dataset; its name has a hash of the options, its title all of them."""
     card = load_card("synthetic")
     standard, params = read_params(card.options), read_params({**card.options, **options})
     if params == standard:
@@ -138,7 +138,7 @@ def synthetic_card(**options: int | float | str | bool) -> DatasetCard:
 
 
 def parse_name(name: str) -> DatasetCard:
-    """The card meant by `synthetic` or by `synthetic:option=value,option=value`."""
+    """Return the card for the name `synthetic` or `synthetic:option=value,option=value`."""
     if name == PREFIX.removesuffix(":"):
         return synthetic_card()
     if not name.startswith(PREFIX):
@@ -159,9 +159,9 @@ def _stream(params: Params, name: str, chunk: int = 0) -> np.random.Generator:
 
 
 def word_table(count: int) -> NDArray[np.uint8]:
-    """Pronounceable words of equal length, each followed by a space, [V, width + 1].
+    """Return the bytes of V pronounceable words of equal length, each followed by a space, [V, width + 1].
 
-    Word i spells the digits of i, scrambled, in base 100: one consonant and one vowel a digit.
+    Word i spells a scrambled i in base 100: one consonant and one vowel per digit.
     """
     digits = max(2, (len(str(count - 1)) + 1) // 2)
     base = len(_CONSONANTS) * len(_VOWELS)
@@ -177,24 +177,24 @@ def word_table(count: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Rows:
-    """One chunk of rows: the labels that a row's text mentions, ascending and unique within the row."""
+    """One chunk of rows: the labels whose words are in each row's text, ascending and unique within the row."""
 
     labels: NDArray[np.int64]
-    """[T]"""
+    """Labels of all rows, row by row, [T]."""
     true: NDArray[np.bool_]
-    """Whether the label is an answer, else a filter pair, [T]."""
+    """Whether each label is a positive of its row; otherwise it is a filter pair, [T]."""
     counts: NDArray[np.int64]
-    """Labels of each row, [rows]."""
+    """Number of labels of each row, [rows]."""
 
     def pairs(self, true: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many answers (or filter pairs) each row has [rows], and their labels [pairs]."""
+        """Return how many positives (or filter pairs) each row has [rows], and their labels [pairs]."""
         chosen = self.true == true
         row = np.repeat(np.arange(len(self.counts)), self.counts)[chosen]
         return np.bincount(row, minlength=len(self.counts)), self.labels[chosen]
 
 
 class World:
-    """What all rows share; a pure function of the parameters."""
+    """Words, signatures and label popularity that all rows share; a pure function of the parameters."""
 
     def __init__(self, params: Params) -> None:
         self.params = params
@@ -209,7 +209,7 @@ class World:
 
     @cached_property
     def signatures(self) -> NDArray[np.int64]:
-        """The words of every label, ascending and distinct, [L, S]: the known answer."""
+        """Word indices of every label, ascending and distinct, [L, signature]: the known answer."""
         size, count = self.params.signature, self.params.word_count
         drawn = _stream(self.params, "signatures").integers(0, count - size + 1, (self.params.labels, size))
         # sorted draws plus 0, 1, 2, ... are strictly increasing
@@ -217,11 +217,11 @@ class World:
 
     @cached_property
     def words(self) -> NDArray[np.uint8]:
-        """Bytes of every word with the space behind it, [V, width + 1]."""
+        """Bytes of every word and the space after it, [V, width + 1]."""
         return word_table(self.params.word_count)
 
     def _popular(self, stream: np.random.Generator, count: int) -> NDArray[np.int64]:
-        """Labels by popularity: the inverse distribution function of the density x^-zipf on [1, L + 1], [count]."""
+        """Draw labels by popularity, [count]: invert the distribution of density x^-zipf on [1, L + 1]."""
         power, top = 1 - self.params.zipf, float(self.params.labels + 1)
         uniform = stream.random(count)
         place = top**uniform if abs(power) < 1e-9 else (1 + uniform * (top**power - 1)) ** (1 / power)
@@ -229,7 +229,7 @@ class World:
         return self._label_of_rank[rank].astype(np.int64)
 
     def rows(self, split: Split, chunk: int) -> tuple[Rows, np.random.Generator]:
-        """The labels of one chunk of rows, with the stream that goes on to make their texts."""
+        """Return the labels of one chunk of rows, and the random stream to make their texts with."""
         params, stream = self.params, _stream(self.params, split, chunk)
         size = params.train if split == "train" else params.test
         index = np.arange(chunk * params.rows_per_chunk, min(size, (chunk + 1) * params.rows_per_chunk))
@@ -255,14 +255,14 @@ class World:
         return Rows(labels[order], is_true[order], counts), stream
 
     def _dealt(self, split: Split, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where in `_coverage` each train row's share of labels starts, and how many it takes: all rows alike."""
+        """Return where in `_coverage` the labels dealt to each train row start, and how many there are."""
         if split == "test":
             return np.zeros_like(index), np.zeros_like(index)
         first = -(-index * self.params.covered // self.params.train)
         return first, -(-(index + 1) * self.params.covered // self.params.train) - first
 
     def _own(self, split: Split, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which item each row is, and whether it is one (0 or 1); items repeat only when all are used up."""
+        """Return the label that each row is, and whether it is one (0 or 1); labels repeat only when all are used."""
         share = self.params.self_share
         before, after = (np.floor(place * share).astype(np.int64) for place in (index, index + 1))
         used = 0 if split == "train" else int(self.params.train * share)
@@ -271,10 +271,10 @@ class World:
     def _make_distinct(
         self, stream: np.random.Generator, row: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Redraws, in place, labels that a row holds already; returns the order by row, then label, [T].
+        """Redraw, in place, labels that a row has already; return the order by row, then label, [T].
 
-        Of two equal labels the one in the earlier slot stays. After a few rounds labels are drawn without regard to
-        popularity, which ends quickly because no row holds more than three quarters of all labels.
+        Of two equal labels the one in the earlier slot stays. After a few rounds labels are drawn uniformly, which
+        ends quickly because no row holds more than three quarters of all labels.
         """
         where, rounds = np.arange(len(row)), 0
         while len(where):
@@ -294,7 +294,7 @@ class World:
     def texts(
         self, split: Split, rows: Rows, stream: np.random.Generator
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """The bytes of one chunk's texts, joined, and the length of each."""
+        """Return the bytes of one chunk's texts, joined, and the length of each in bytes."""
         params = self.params
         counts = rows.counts + stream.poisson(max(params.words - params.mentioned(split), 0.0), len(rows.counts))
         row = np.repeat(np.arange(len(counts)), counts)
@@ -312,19 +312,19 @@ class World:
         return self.words[words].reshape(-1)[keep], counts * width - 1
 
     def label_texts(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Texts of labels start..stop, all of one length, [labels, length]."""
+        """Return the texts of labels start to stop - 1 as bytes, all of one length, [labels, length]."""
         return self.words[self.signatures[start:stop]].reshape(stop - start, -1)[:, :-1]
 
 
 class SyntheticSource:
-    """Writes a generated dataset; see the module docstring for what is planted."""
+    """Writes a generated dataset; see the module docstring for how labels determine texts."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """All options, defaults included, and the version of the generator; `raw` is not read."""
+        """Return all options, defaults included, and the version of the generator; `raw` is not read."""
         return {"params": read_params(card.options).model_dump(), "generator": GENERATOR}
 
     def write(self, card: DatasetCard, raw: Path, writer: "DatasetWriter") -> dict[str, Any]:
-        """Generates labels, then both splits; returns the options and the version of numpy that drew the numbers."""
+        """Generate labels, then both splits; return the options and the version of numpy that drew the numbers."""
         params = read_params(card.options)
         world = World(params)
         with progress(f"generating {card.name}", params.train + params.test + params.labels) as advance:
