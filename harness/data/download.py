@@ -344,7 +344,7 @@ def _confirmation(start: bytes, page: str) -> str | None:
     try:
         target = urljoin(page, form.action)
         here, there = urlsplit(page).hostname or "", urlsplit(target).hostname or ""
-    except ValueError:  # no address at all
+    except ValueError:  # not a valid address
         return None
     if here != there and not (here.endswith(".google.com") and there.endswith(".google.com")):
         return None

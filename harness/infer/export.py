@@ -363,7 +363,7 @@ def _publish(folder: Path, write: Callable[[Path, str], None], metadata: dict[st
         with whole_folder(folder) as draft:
             write(draft.path, folder.name)
             draft.metadata = {"facts": metadata, "harness_version": __version__}
-            for path in draft.path.rglob("*"):  # the safetensors library writes for its own user only
+            for path in draft.path.rglob("*"):  # the safetensors library makes files readable by their owner only
                 path.chmod(0o755 if path.is_dir() else 0o644)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error

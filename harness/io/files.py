@@ -68,7 +68,7 @@ def place_inside(folder: Path, name: str) -> Path:
         place, within = path.resolve(), folder.resolve()
         inside = place.is_relative_to(within) and place != within
         path.is_file()  # a name that no file can have raises
-    except (OSError, ValueError, RuntimeError):  # the last one for links in a circle
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
         inside = False
     if not inside:
         raise DataError(f"names the file {name[:100]!r}, which is not inside; refused", folder)
@@ -168,7 +168,7 @@ def write_manifest(
         if path.is_file() and path != folder / MANIFEST and path.relative_to(folder).parts[0] not in leave_out
     ]
     for path in paths:
-        with path.open("rb") as stream:  # what a manifest vouches for must survive a power cut
+        with path.open("rb") as stream:  # files that a manifest lists must survive a power cut
             os.fsync(stream.fileno())
     names, known = {str(path.relative_to(folder)): path for path in paths}, hashes or {}
     files = {
@@ -298,7 +298,7 @@ def whole_folder(folder: Path) -> Iterator[Draft]:
         draft.path.replace(folder)
         _flush_names(folder.parent)
     finally:
-        sweep(folder)  # by pattern: a signal can arrive between making the folder and knowing its name
+        sweep(folder)  # by pattern, since a signal can arrive after the folder was made and before its name is known
 
 
 def sweep(folder: Path) -> None:

@@ -52,7 +52,7 @@ def parse_yaml(text: str, path: Path | str = "<text>") -> Any:
         mark = error.problem_mark
         raise DataError(f"not valid YAML: {error.problem}", path, mark.line + 1 if mark else None) from error
     except (YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]  # a list as a key ends in a TypeError, for one
+        reason = (str(error) or type(error).__name__).splitlines()[0]  # for example a TypeError for a list as a key
         raise DataError(f"not valid YAML: {reason}", path) from error
     return value
 

@@ -18,7 +18,7 @@ _NO_LIMIT = 2**60
 
 def peak_memory_gib() -> float:
     """Return the largest resident set of this process so far, in GiB."""
-    try:  # on Linux getrusage begins at the peak of the process that started this one
+    try:  # on Linux getrusage includes the peak of the process that started this one
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return int(status["VmHWM"].split()[0]) / 2**20
     except (OSError, KeyError, ValueError):

@@ -64,7 +64,7 @@ class SystemMetrics:
         try:
             if values:
                 self._record(values)
-        except Exception:  # the log cannot be written: the run itself will find out, and say so
+        except Exception:  # the log cannot be written: the run itself will fail with that error
             return False
         return True
 

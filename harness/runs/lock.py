@@ -136,7 +136,7 @@ def lives(holder: Holder) -> bool:
         os.kill(holder.pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives and belongs to somebody else
+    except PermissionError:  # it lives and belongs to another user
         pass
     start = _process_start(holder.pid)
     return start is None or holder.process_start in (None, start)

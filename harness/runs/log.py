@@ -144,7 +144,7 @@ class RunLog(_Log):
             self.event("start" if self.earlier is None else "resume", **self.metadata)
             if self._tracker is not None:
                 self._tracker.start(self.folder)
-        except BaseException:  # killed while the tracker starts up: this block's own exit will not be called
+        except BaseException:  # killed while the tracker starts: `with` does not call `__exit__` if `__enter__` raises
             self.__exit__(*sys.exc_info())
             raise
         return self
@@ -155,7 +155,7 @@ class RunLog(_Log):
         try:
             try:
                 self._close(status_of(error), in_one_line(error))
-            finally:  # also on a full disk: a tracker must not wait for what never comes
+            finally:  # also on a full disk, so that the tracker does not wait for an `end` that never comes
                 if self._tracker is not None:
                     # whoever started several runs waits for all of them once, see `harness.tracking.uploader.wait_for`
                     self._tracker.finish(self.folder, wait=self.metadata.get("parent") is None)

@@ -157,7 +157,7 @@ def require_place(run_id: str, key: str, recorded: str, given: str) -> None:
 def read_record(path: Path) -> RunRecord:
     """Read a record from a run folder or a JSON file."""
     file = path / "record.json" if path.is_dir() else path
-    place_inside(file.parent, file.name)  # a link that leads out would show somebody else's file
+    place_inside(file.parent, file.name)  # refuses a link that leads out of the folder
     if not file.is_file():
         raise UserError(f"{file}: no such record; `python -m harness ls runs` lists what there is")
     return checked_record(read_json(file), str(file))
@@ -180,7 +180,7 @@ def checked_record(values: Any, where: str) -> RunRecord:
             _Finished.model_validate(record.model_dump())
     except ValidationError as error:
         raise UserError("\n".join(describe_faults(error, where))) from error
-    for name in (record.run_id, *record.scorers):  # files are called after them
+    for name in (record.run_id, *record.scorers):  # these names become file names
         if not is_file_name(name):
             raise UserError(
                 f"{where}: the name {name[:60]!r} cannot be used: it has to be that of a file, and to be seen"

@@ -34,7 +34,7 @@ RECORD = Decides("record")
 
 
 class SearchSettings(Settings):
-    """How the best labels of a query are found."""
+    """Search for the best labels of a query."""
 
     backend: str = "exact"
     """Search backend: exact and faiss-flat are exact; faiss-hnsw and faiss-ivf are approximate and log their recall."""
@@ -108,7 +108,7 @@ class TrackingSettings(Settings):
     """What is logged to MLflow besides metrics; none of this changes a result."""
 
     model: Literal["auto", "always", "never"] = "auto"
-    """Whether the trained model is stored in MLflow for `mlflow models serve`; auto: up to 500 MB."""
+    """Whether the trained model is stored in MLflow, for `mlflow models serve`; auto: up to 500 MB."""
     system_seconds: Annotated[float, Field(ge=0)] = 10.0
     """Seconds between measurements of the machine's load and memory; 0 for never."""
 

@@ -85,7 +85,7 @@ def tags_of(start: Event) -> dict[str, str]:
             **{f"parent.{key}": value for key, value in flatten(parent.get("params", {})).items()},
             **({"parent": parent["name"]} if parent else {}),
         }
-    known = {key: value for key, value in own.items() if value is not None}  # no commit outside a checkout
+    known = {key: value for key, value in own.items() if value is not None}  # outside a checkout there is no commit
     return {key: str(value)[:TAG_LIMIT] for key, value in {**known, "harness.run_id": start["run_id"]}.items()}
 
 
@@ -102,7 +102,7 @@ def dataset_of(start: Event) -> dict[str, str] | None:
     if is_group(start):
         return None
     metadata = start["dataset"]
-    # the digest field takes 36 characters; the whole one goes into the source
+    # MLflow's digest field takes 36 characters; the full digest goes into the source
     source = {key: metadata.get(key) for key in ("digest", "filter", "propensity")}
     return {
         "name": metadata["name"],
@@ -153,7 +153,7 @@ def metric_name(key: str) -> str:
     """Return the name of a metric, parameter or tag as MLflow accepts it; `original_name` is the inverse."""
     name = _encoded(key, _ALLOWED)
     path = posixpath.normpath(name)
-    if path != name or path.startswith(("..", "/")) or path == ".":  # MLflow refuses names that are odd as paths
+    if path != name or path.startswith(("..", "/")) or path == ".":  # MLflow refuses such paths
         name = _encoded(key, r"\w\- :")
     if len(name) <= LONGEST:
         return name

@@ -124,7 +124,7 @@ class MlflowRun:
         tag = {"pruned": "pruned", "failed": "error"}.get(end["status"])
         self._tags |= {tag: str(end["error"])[:TAG_LIMIT]} if tag else {}
         self.flush()
-        if end["status"] == "finished":  # tags of an attempt that was resumed no longer hold
+        if end["status"] == "finished":  # remove tags of a failed attempt that was resumed
             for key in _OF_BAD_ENDS & self._sent_tags.keys():
                 self._client.delete_tag(self._id, key)
                 del self._sent_tags[key]

@@ -136,7 +136,7 @@ class DistantClient(PatientClient):
         from mlflow.store.artifact.runs_artifact_repo import RunsArtifactRepository
 
         place = patiently(self._client._tracking_client._get_artifact_repo, run_id)
-        # runs:/ and models:/ stand for another place that the server names, which may be a folder as well
+        # runs:/ and models:/ lead to another place that the server names, which may be a local folder too
         if isinstance(place, LocalArtifactRepository | ModelsArtifactRepository | RunsArtifactRepository):
             raise UserError("the server wants files in a folder of this machine; start it with --serve-artifacts")
         patiently(getattr(place, name), *arguments)
@@ -163,7 +163,7 @@ def open_store(uri: str) -> Any:
     probe(uri)
     from mlflow import MlflowClient
 
-    for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own; errors are raised as well
+    for name in ("mlflow", "alembic"):  # after the import, which sets log levels; errors are raised anyway
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not is_local(uri):
         near = urlsplit(uri).hostname in ("127.0.0.1", "::1", "localhost")
@@ -190,7 +190,7 @@ def probe(uri: str) -> None:
                 pass
         except HTTPError:  # it wants a password or another page, but it answers
             pass
-    elif is_local(uri) and (server := urlsplit(uri)).hostname:  # without one it is a socket of this machine
+    elif is_local(uri) and (server := urlsplit(uri)).hostname:  # without a host name it is a local socket
         kind = uri.partition(":")[0].partition("+")[0]
         with socket.create_connection((server.hostname, server.port or _PORTS[kind]), timeout=5):
             pass

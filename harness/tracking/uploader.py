@@ -243,7 +243,7 @@ class _Parent:
         if not self._missed:
             self._missed = True
             _raise_priority(os.getpid())
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # whoever reads its standard error waits for the end of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a reader of the run's standard error waits for its end
         return False
 
 
@@ -296,7 +296,7 @@ class Upload:
         while True:
             try:
                 return self._attempt(mark)
-            except UserError as error:  # the log or the store's state: trying again does not help
+            except UserError as error:  # a fault of the log or the store that retrying does not help
                 self.warn(str(error).splitlines()[0])
                 return INCOMPLETE
             except Exception as error:

@@ -163,7 +163,7 @@ def _fetch_translations(private: Path) -> dict[str, str]:
         "Acquire::IndexTargets::deb::Packages::DefaultEnabled": "false",
         # without this option a failed download is only a warning with exit code 0
         "APT::Update::Error-Mode": "any",
-        # the download user of apt cannot write into a private folder of root
+        # apt's download user cannot write into a private folder of root
         "APT::Sandbox::User": "root",
         "Debug::NoLocking": "1",
     }
@@ -219,7 +219,7 @@ _NAMED = re.compile(rb"(?:^|[,|])\s*(" + _NAME + rb")")
 
 @dataclass(frozen=True)
 class Package:
-    """One package of the index."""
+    """One package of the package index."""
 
     name: str
     summary: str

@@ -340,7 +340,7 @@ def _copied(folder: Path, files: list[list[Any]], target: Path) -> Iterator[None
     if folder.resolve() == target.resolve():
         yield
         return
-    # no dataset's name has an equals sign, so a leftover of a killed process is known as one
+    # dataset names have no equals sign, so such a folder is a leftover of a killed process
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}=", dir=target.parent))
     new, old, placed = scratch / "new", scratch / "old", False
     try:
