@@ -51,7 +51,7 @@ def _method_parameters(method: str) -> list[dict[str, Any]]:
     searched: dict[str, list[str]] = {}
     for label, one in search_ranges(method).items():
         for key in one.parameters or (label,):
-            searched.setdefault(key, []).append(_format_range(one) + (f" as {label}" if label != key else ""))
+            searched.setdefault(key, []).append(_format_range(one) + (f"; {label} in sweeps" if label != key else ""))
     schema, rows = params.model_json_schema()["properties"], []
     for name, field in params.model_fields.items():
         key = field.alias or name
