@@ -1,4 +1,4 @@
-"""What a reader needs of a page, measured in the browser: contrast, names for every control, no sideways scrolling."""
+"""Accessibility of a page, measured in the browser: contrast, names of controls, no horizontal scrolling."""
 
 from playwright.sync_api import Page
 
@@ -80,7 +80,7 @@ _BROKEN = """() => {
 
 
 def pale_texts(page: Page) -> list[str]:
-    """Visible texts whose contrast is below 4.5 (3 for large ones and for signs), each with its ratio."""
+    """Return visible texts whose contrast is below 4.5 (3 for large ones and for signs), each with its ratio."""
     found = page.evaluate(_CONTRAST)
     assert found["texts"] > 20, "there is hardly any text to look at"
     faults: list[str] = found["faults"]
@@ -88,25 +88,25 @@ def pale_texts(page: Page) -> list[str]:
 
 
 def sideways(page: Page) -> list[str]:
-    """What makes the page scroll sideways; empty when it does not."""
+    """Return the elements that make the page scroll horizontally."""
     wide: list[str] = page.evaluate(_WIDE)
     return wide
 
 
 def stuck(page: Page) -> list[str]:
-    """Boxes that scroll sideways but that no key leads to."""
+    """Return boxes that scroll horizontally but cannot be reached by keyboard."""
     boxes: list[str] = page.evaluate(_STUCK)
     return boxes
 
 
 def broken_structure(page: Page) -> list[str]:
-    """Ids that occur twice, references that lead nowhere, skipped levels of headings, a missing language or title."""
+    """Return faults: repeated ids, dangling references, skipped levels of headings, a missing language or title."""
     faults: list[str] = page.evaluate(_BROKEN)
     return faults
 
 
 def nameless(page: Page) -> list[str]:
-    """Controls and pictures that the browser's accessibility tree has no name for."""
+    """Return controls and pictures without a name in the browser's accessibility tree."""
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     session.detach()

@@ -25,7 +25,7 @@ def request(methods: str = "zeroshot", seeds: str = "0", **changed: Any) -> Requ
 
 
 def statuses(*arguments: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Of a dry run."""
+    """Return the status of every cell in a dry run of a bench."""
     capsys.readouterr()
     assert call("bench", *arguments, "--dry-run", "--json") == 0
     return [row["status"] for row in json.loads(capsys.readouterr().out)]
@@ -40,13 +40,13 @@ def answer(*arguments: str, capsys: pytest.CaptureFixture[str], code: int = 0) -
 
 
 def finished(cell: Cell) -> tuple[RunRecord, Path]:
-    """Runs a cell in this process."""
+    """Run a cell in this process; return its record and its run folder."""
     record = run(cell.config, track="none")
     return record, runs_folder() / record.run_id
 
 
 def cut_off(folder: Path, *, step: int | None = None) -> Path:
-    """Makes a finished run look like one that was killed."""
+    """Make a finished run look like one that was killed, with a checkpoint of `step` if given."""
     for name in ("record.json", "manifest.json"):
         (folder / name).unlink()
     if step is not None:
@@ -55,12 +55,12 @@ def cut_off(folder: Path, *, step: int | None = None) -> Path:
 
 
 def run_in_fork(words: list[str]) -> int:
-    """Does what a process of a bench would do: `harness run`."""
+    """Call `harness run` as a process of a bench would; return the exit code."""
     return call(*words[words.index("run") :])
 
 
 def printing(cell: Cell) -> tuple[RunRecord, str]:
-    """The record of a cell that was run, and a script that prints it; there is no run folder of it any more."""
+    """Run a cell and move its run folder away; return its record and a script that prints the record."""
     record, folder = finished(cell)
     kept = folder.parents[1] / "kept"
     shutil.move(folder, kept)
@@ -68,7 +68,7 @@ def printing(cell: Cell) -> tuple[RunRecord, str]:
 
 
 def in_place_of_runs(patch: pytest.MonkeyPatch, **scripts: str) -> list[list[str]]:
-    """Lets a bench run scripts by method, or `resume` for a run to go on with; returns the commands they replace."""
+    """Replace the commands of a bench by scripts, by method, or `resume` for a resumed run; return these commands."""
     seen = []
 
     def stand_in(

@@ -28,7 +28,7 @@ PHONE: dict[str, Any] = {"viewport": {"width": 375, "height": 812}, "has_touch":
 
 
 def chromium() -> str:
-    """Where the browser is; without one a test fails, unless HARNESS_NO_BROWSER=1 asks for a skip."""
+    """Return the path of the browser; without one a test fails, or is skipped if HARNESS_NO_BROWSER=1."""
     if os.environ.get("HARNESS_NO_BROWSER") == "1":
         pytest.skip("HARNESS_NO_BROWSER=1")
     for name in filter(None, (os.environ.get("HARNESS_BROWSER"), *NAMES)):
@@ -82,7 +82,7 @@ class Visitor:
 
         Args:
             address: A file, or an address on the loopback interface.
-            missing: Files beside the page that are not there on purpose; the console may say so.
+            missing: Files beside the page that are missing on purpose; the console may report them.
         """
         page = self._page
         page.goto("about:blank")  # whatever the page before still does is its own

@@ -4,7 +4,7 @@ from harness.cli import main
 
 
 def call(*arguments: str) -> int:
-    """Exit code of a command."""
+    """Run a command and return its exit code."""
     try:
         main(list(arguments))
     except SystemExit as done:

@@ -1,4 +1,4 @@
-"""Damage and malice for files: a bit flipped where a seed says, and objects that tell when they are unpickled."""
+"""Damaged and hostile files: one bit flipped at random, and objects that leave a trace when they are unpickled."""
 
 import random
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def flip_bit(file: Path, seed: int) -> int:
-    """Flips one bit; returns its place, which is a function of the seed and of the size of the file."""
+    """Flip one bit; return its position, which is a function of the seed and of the size of the file."""
     content = bytearray(file.read_bytes())
     place = random.Random(seed).randrange(8 * len(content))
     content[place // 8] ^= 1 << place % 8
@@ -15,7 +15,7 @@ def flip_bit(file: Path, seed: int) -> int:
 
 
 class Payload:
-    """Unpickled, it leaves a file behind."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

@@ -32,33 +32,33 @@ NAMES = " ".join(FILES)
 
 @dataclass
 class Answer:
-    """What the server says at one path."""
+    """The server's answer for one path."""
 
     body: bytes = b""
     status: int = 200
     content_type: str = "application/octet-stream"
     length: int | None = None
-    """A Content-Length that is not the truth; None is the truth, -1 leaves the header out."""
+    """A wrong Content-Length; None for the right one, -1 to leave the header out."""
     location: str = ""
 
 
 @dataclass
 class Site:
-    """A running server: its address, its answers and what it was asked for."""
+    """A running server: its address, its answers and the requests that it got."""
 
     address: str
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     def put(self, path: str, body: bytes, **metadata: Any) -> str:
-        """Serves a body and returns its address."""
+        """Serve a body at a path; return its address."""
         self.answers[path] = Answer(body, **metadata)
         return self.address + path
 
 
 @contextmanager
 def served() -> Iterator[Site]:
-    """A server on a free port of the loopback interface for the time of the block."""
+    """Run a server on a free port of the loopback interface inside the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -121,7 +121,7 @@ def make_card(*links: dict[str, Any], **metadata: Any) -> DatasetCard:
 
 
 def on_disk(home: Path) -> dict[str, bytes]:
-    """Every file under the data folder; the lock of the dataset is not data."""
+    """Return the content of every file under the data folder, by path, without the dataset's lock."""
     files = (path for path in (home / "data").rglob("*") if path.is_file() and path.suffix != ".lock")
     return {str(path.relative_to(home / "data")): path.read_bytes() for path in files}
 
@@ -131,7 +131,7 @@ def placed(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def fails(card: DatasetCard, home: Path, *reasons: str, left: dict[str, bytes] | None = None) -> str:
-    """Fetching fails for these reasons, in this order; exactly the `left` files are on disk, no scratch folder."""
+    """Check that fetching fails for these reasons, in this order, and leaves exactly the files `left` on disk."""
     with pytest.raises(MissingDataError) as caught:
         fetch(card)
     message = str(caught.value)
@@ -155,7 +155,7 @@ PAGES = {
 
 
 def hostile_archives() -> dict[str, tuple[bytes, str, str]]:
-    """Name of the harm -> (archive, files wanted of it, reason of the refusal)."""
+    """Return hostile archives by the name of their harm: (archive, files wanted of it, reason of the refusal)."""
     bomb, exploded = gzip.compress(b"\n" * 4_000_000) * 26, "expands more than 1,000 times"
     return {
         "../x in a zip": (zipped(FILES | {"../../../escaped": b""}), NAMES, "leaves the folder"),

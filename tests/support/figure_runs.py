@@ -12,7 +12,7 @@ BINS = ("head", "torso", "tail")
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys as a config has them."""
+    """Turn dotted keys into a nested config."""
     config: dict[str, Any] = {}
     for key, value in flat.items():
         *places, last = key.split(".")
@@ -24,7 +24,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(method: str, settings: dict[str, Any] | None = None, seed: int = 0) -> dict[str, Any]:
-    """The config of a run with a method's default settings but for those given, by dotted key."""
+    """Return the config of a run with a method's default settings, but for those given by dotted key."""
     flat = {**(default_settings(method, DATASET) or {}), **(settings or {})}
     names = {"method": method, "dataset": DATASET, "seed": seed}
     return {"encoder": "static", "params": {}} | nested(flat) | names
@@ -39,7 +39,7 @@ def run(
     psp: bool = True,
     **changes: Any,
 ) -> RunRecord:
-    """A finished run; its figures follow from P@1 and the seed alone."""
+    """Return the record of a finished run; its metrics follow from P@1 and the seed alone."""
     families = ("P", "PSP") if psp else ("P",)
     shares = {f"{family}@{k}": (p1 + 3 * len(family)) / (1 + k) for family in families for k in (1, 3, 5)}
     parts = (0.5, 0.3, 0.2)
@@ -74,12 +74,12 @@ def run(
 
 
 def results(*records: RunRecord) -> Results:
-    """Records alone, oldest first."""
+    """Return results of these records, oldest first."""
     return Results(tuple(sorted(records, key=lambda one: one.started)))
 
 
 def world() -> Results:
-    """Two methods, one of them with two seeds, and one without training."""
+    """Return results of two methods, one of them with two seeds, and of one without training."""
     methods = [("ance", 58.0), ("unidec", 66.0)]
     made = [run(method, p1, moment=place) for place, (method, p1) in enumerate(methods)]
     made += [run("unidec", 67.5, seed=1, moment=10), run("zeroshot", 40.0, moment=11, training={}, curves={})]

@@ -25,7 +25,7 @@ def home_of_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder: the encoder of `zeroshot`, and what the encoder of `depsl` is distilled from."""
+    """Make a model folder: the encoder of `zeroshot`, and the teacher of `depsl`'s static encoder."""
     from tests.support.small_models import small_workspace, write_model
 
     folder = tmp_path_factory.mktemp("models")
@@ -35,7 +35,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def records(home_of_runs: Path, teacher: Path) -> "dict[str, RunRecord]":
-    """The records of the runs, by method; the one of `zeroshot` is the newest."""
+    """Run the methods; return the records by method, that of `zeroshot` being the newest."""
     from harness.run import resolve_config, run
     from harness.settings.layers import Layer
     from tests.support.small_models import small_workspace
@@ -54,7 +54,7 @@ def records(home_of_runs: Path, teacher: Path) -> "dict[str, RunRecord]":
 
 @pytest.fixture(scope="session")
 def loaded(records: "dict[str, RunRecord]", home_of_runs: Path, teacher: Path) -> "dict[str, TrainedRun]":
-    """The runs, by method."""
+    """Load the finished runs, by method."""
     from harness.infer.load import load_run
     from tests.support.small_models import small_workspace
 
@@ -70,7 +70,7 @@ def unidec(loaded: "dict[str, TrainedRun]") -> "TrainedRun":
 
 @pytest.fixture
 def in_their_home(workspace: Path, home_of_runs: Path) -> Iterator[None]:
-    """The workspace of the runs, in place of the one that every test has of its own."""
+    """Use the workspace of the finished runs in place of the test's own."""
     from tests.support.small_models import small_workspace
 
     with small_workspace(home_of_runs):
@@ -79,6 +79,6 @@ def in_their_home(workspace: Path, home_of_runs: Path) -> Iterator[None]:
 
 @pytest.fixture
 def own_home(records: "dict[str, RunRecord]", home_of_runs: Path, workspace: Path, one_thread: None) -> Path:
-    """A copy of the workspace of the runs, to be tampered with."""
+    """Copy the workspace of the finished runs into the test's own, which may be changed."""
     shutil.copytree(home_of_runs, workspace)
     return workspace

@@ -18,16 +18,16 @@ from tests.support.tracked_runs import eventually
 
 
 def limit_lifetime(seconds: int = 150) -> None:
-    """Lets this forked process end in time, with the stacks of its threads on standard error.
+    """End this forked process after `seconds`, with the stacks of its threads on standard error.
 
-    It has none of the other threads of the process it comes from, but the locks that they held: it may wait for ever.
+    It has none of its parent's other threads, but the locks that they held, so it may wait for ever.
     """
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     signal.alarm(seconds)
 
 
 class Forked:
-    """A forked process, the leader of a group, whose exit code is what `work` returns; used as `Popen` is."""
+    """A forked process, leader of its process group, whose exit code is what `work` returns; used like `Popen`."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class Forked:
         self.stdin = None if theirs is None else os.fdopen(theirs, "wb")
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         if self.returncode is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if ended else None
         return self.returncode
 
     def wait(self, timeout: float = 600.0) -> int:
-        """The exit code, once it has ended."""
+        """Wait for the process to end; return its exit code."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -90,17 +90,17 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the process, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
 
 def _start_afresh() -> None:
-    """A group, signals and connections to databases of its own: SQLite wants those of the parent opened anew."""
+    """Give the process its own group, signal handlers and database connections: SQLite forbids sharing."""
     os.setpgid(0, 0)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -111,14 +111,14 @@ def _start_afresh() -> None:
 
 
 def ended_pid() -> int:
-    """The number of a process that is gone."""
+    """Return the pid of a process that has ended."""
     process = Forked(int)
     process.wait()
     return process.pid
 
 
 def _forking(act: Callable[[list[str]], int | None]) -> SimpleNamespace:
-    """Stands for the module `subprocess`: a process is forked and does `act` with the words of its command."""
+    """Return a stand-in for the module `subprocess`: its `Popen` forks a process that calls `act` with the command."""
     return SimpleNamespace(
         Popen=lambda words, **options: Forked(lambda: act(words), **options),
         **{name: getattr(subprocess, name) for name in ("DEVNULL", "PIPE", "TimeoutExpired")},
@@ -126,12 +126,12 @@ def _forking(act: Callable[[list[str]], int | None]) -> SimpleNamespace:
 
 
 def fork_jobs(patch: pytest.MonkeyPatch, act: Callable[[list[str]], int | None]) -> None:
-    """Lets jobs that are submitted from now on be forked processes that do `act`."""
+    """Make jobs that are submitted from now on forked processes that call `act`."""
     patch.setattr("harness.experiments.jobs.subprocess", _forking(act))
 
 
 def hold_behind(step: int, patch: pytest.MonkeyPatch, over: Callable[[], bool] = lambda: False) -> None:
-    """Lets trainings stand still behind a step until they are told to stop, or `over` is true."""
+    """Make trainings wait after a step until they are told to stop, or `over` is true."""
     from harness.train.loop import Training
 
     count = Training._count
@@ -147,7 +147,7 @@ def hold_behind(step: int, patch: pytest.MonkeyPatch, over: Callable[[], bool] =
 
 @pytest.fixture
 def forked_uploader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploaders that are started from now on are forked, and give up soon after the end of their run."""
+    """Make uploaders forked processes that give up soon after the end of their run."""
     import mlflow  # noqa: F401  once, for all of them
 
     from harness.tracking import uploader

@@ -1,4 +1,4 @@
-"""Runs that are interrupted, taken up again and held against one that never stopped."""
+"""Runs that are interrupted, resumed and compared with one that was never interrupted."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.support.training_runs import config, only_run
 
 
 def after_steps(act: Callable[..., None]) -> None:
-    """From now on a training of this process calls `act(training, losses, rows, pool)` after every step."""
+    """Make trainings of this process call `act(training, losses, rows, pool)` after every step from now on."""
     count = Training._count
 
     def counted(self: Training, *figures: Any) -> None:
@@ -32,12 +32,12 @@ def after_steps(act: Callable[..., None]) -> None:
 
 
 def kill_at_step(step: int, *signals: signal.Signals, track: str = "none", **settings: object) -> None:
-    """A small training that sends itself signals right after a step."""
+    """Run a small training that sends itself signals right after a step."""
     killed_after(step, config(**settings), *signals, track=track)
 
 
 def killed_after(step: int, settings: RunConfig, *signals: signal.Signals, track: str = "none") -> None:
-    """The same with the settings of a run."""
+    """Run a training with the given config that sends itself signals right after a step."""
 
     def kill(training: Training, *_: Any) -> None:
         if training.position.step == step:
@@ -49,7 +49,7 @@ def killed_after(step: int, settings: RunConfig, *signals: signal.Signals, track
 
 
 def pause_at_step(step: int, *, earlier: str | None = None, track: str = "none", **settings: object) -> None:
-    """A training, new or taken up, that does nothing more after a step until a signal arrives."""
+    """Run or resume a training that waits after a step until a signal arrives."""
 
     def pause(training: Training, *_: Any) -> None:
         if training.position.step == step:
@@ -64,7 +64,7 @@ def pause_at_step(step: int, *, earlier: str | None = None, track: str = "none",
 
 @contextmanager
 def steps_done() -> Iterator[dict[int, NDArray[np.int64]]]:
-    """Rows of every step that trainings of this process do meanwhile, by the number of the step, from 1."""
+    """Record the rows of every step that trainings do inside the block, by the number of the step, from 1."""
     seen: dict[int, NDArray[np.int64]] = {}
 
     def note(training: Training, losses: dict[str, float], rows: NDArray[np.int64], pool: Any) -> None:
@@ -77,12 +77,12 @@ def steps_done() -> Iterator[dict[int, NDArray[np.int64]]]:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Steps of a run that have a checkpoint."""
+    """Return the steps of a run that have a checkpoint."""
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*"))
 
 
 def finished(home: Path, **settings: object) -> tuple[RunRecord, bytes]:
-    """A run that is not interrupted, and the bytes of its model."""
+    """Run without an interruption; return the record and the bytes of the model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_HOME", str(home))
         record = run(config(**settings), track="none")
@@ -90,14 +90,14 @@ def finished(home: Path, **settings: object) -> tuple[RunRecord, bytes]:
 
 
 def taken_up(workspace: Path, **settings: object) -> tuple[RunRecord, bytes]:
-    """The same of the interrupted run of a workspace, after it was resumed."""
+    """Resume the interrupted run of a workspace; return its record and the bytes of its model."""
     folder = only_run(workspace)
     record = run(config(**settings), track="none", earlier=find_earlier(folder.name))
     return record, (folder / "model" / "model.safetensors").read_bytes()
 
 
 def assert_same(resumed: tuple[RunRecord, bytes], whole: tuple[RunRecord, bytes], times: int = 1) -> None:
-    """Model and numbers of both are the same to the last bit; one was resumed so many times."""
+    """Check that model and numbers of both runs are equal bit for bit, and that one was resumed `times` times."""
     assert resumed[1] == whole[1]
     assert resumed[0].metrics == whole[0].metrics
     assert resumed[0].scorers == whole[0].scorers

@@ -1,4 +1,4 @@
-"""Folders of results with records alone, as `report --collect` writes them."""
+"""Folders of results as `report --collect` writes them, with records but no per-row scores."""
 
 from pathlib import Path
 

@@ -43,11 +43,11 @@ HOSTILE = (
     "",
     "   ",
 )
-"""Texts that are markup, code, the name of what every object has, or nothing at all."""
+"""Hostile texts: markup, code, names of attributes that every JavaScript object has, and the empty text."""
 
 
 def picture(width: int, height: int) -> bytes:
-    """A teal box as PNG."""
+    """Return a teal box as PNG."""
     stream = io.BytesIO()
     Image.new("RGB", (width, height), "teal").save(stream, "PNG")
     return stream.getvalue()
@@ -66,7 +66,7 @@ TABLES = (
 
 
 def record(method: str = "alpha", p1: float = 50.0, seed: int = 0, on: str = "lf-made", **changes: object) -> RunRecord:
-    """A finished run with everything that a drawer shows, of a method that this project does not have."""
+    """Return the record of a finished run of a made-up method, with everything that the page's drawer shows."""
     steps = list(range(10, 110, 10))
     values = {
         "run_id": f"run-{method}-{seed}",
@@ -98,7 +98,7 @@ def record(method: str = "alpha", p1: float = 50.0, seed: int = 0, on: str = "lf
 
 
 def records() -> list[RunRecord]:
-    """Runs on three datasets: several seeds, hostile names, a missing metric, several ways of scoring, a failure."""
+    """Return runs on three datasets: several seeds, hostile names, a missing metric, several scorers, a failure."""
     return [
         record("alpha", 50.0),
         record("alpha", 54.0, seed=1),
@@ -133,26 +133,26 @@ class World:
     methods: list[str]
     """In alphabetical order, which is that of the explorer's runs r0, r1, ..."""
     ids: list[list[list[int]]]
-    """By run, row and rank."""
+    """Predicted labels by run, row and rank; -1 = none."""
     train: csr_array
     """Labels of the train rows, [N, L]."""
 
     def score(self, run: int, row: int, rank: int) -> float | None:
-        """One prediction in a row has no score that is a number."""
+        """Return the score of a prediction; None for one that has none, as rank 1 of row 4."""
         unknown = self.ids[run][row][rank] < 0 or (row == 4 and rank == 1)
         return None if unknown else 1 - (rank + run) / 16
 
     def hits(self, run: int, row: int, k: int) -> int:
-        """How many of the first k predictions are true."""
+        """Return how many of the first k predictions are true."""
         return len(set(self.ids[run][row][:k]) & set(self.truth[row]))
 
     def margins(self, one: int, other: int, k: int) -> list[int]:
-        """By row, how many hits more the first run has among k."""
+        """Return, by row, how many more hits the first run has among k predictions than the other."""
         return [self.hits(one, row, k) - self.hits(other, row, k) for row in range(len(self.texts))]
 
 
 def world(name: str, rows: int, methods: list[str], seed: int = 0) -> World:
-    """Queries 0, 1, ... are hostile texts, and so are labels 0, 1, ...; the others say which they are."""
+    """Make a dataset whose first queries and labels are hostile texts; the others contain their number."""
     labels = 60
     generator = np.random.default_rng(seed)
     texts = [*HOSTILE, *(f"query {row} about topic{row % 7}" for row in range(len(HOSTILE), rows))][:rows]
@@ -180,7 +180,7 @@ def world(name: str, rows: int, methods: list[str], seed: int = 0) -> World:
 
 
 def write_explorer(worlds: list[World], out: Path, shard_rows: int = 500, shard_labels: int = 2000) -> None:
-    """The explorer of these datasets, built from run folders."""
+    """Write the explorer of these datasets, built from run folders."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_HOME", folder)
         patch.setattr("harness.report.explorer.shards.SHARD_ROWS", shard_rows)
@@ -214,7 +214,7 @@ def write_page(
     benchmark: Collection[str] = (),
     **shards: int,
 ) -> Path:
-    """The page, with the explorer beside it if there are datasets to explore."""
+    """Write the page, with the explorer beside it if there are datasets to explore; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
     data = page_data(Results(tuple(runs)), benchmark)

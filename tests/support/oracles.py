@@ -21,7 +21,7 @@ Marks = list[list[bool]]
 Oracle = Callable[[Rows, Marks, Marks, Rows], float]
 """(scores, positive, ignored, targets) -> loss, all [B, P]."""
 SEED = 5
-"""Of torch, before every call of a loss that draws."""
+"""Seed of torch before every call of a loss that draws."""
 
 
 def log_sum_exp(values: list[float]) -> float:
@@ -128,7 +128,7 @@ def soft_topk_oracle(
 
 
 def passing_logit(order: list[float], score: float, k: int, alpha: float) -> float:
-    """The number alpha (score + t), where as much of the k best is below the threshold as of the others above it."""
+    """Return alpha (score + t) for the threshold t at which k labels pass, found by bisection."""
     middle = order[k - 1]
     logits = [alpha * (value - middle) for value in order]
     low, high = -math.log(len(order)) - 1, -logits[k] + math.log(k) + 1
@@ -175,7 +175,7 @@ SOFTMAX = ("supcon", "decoupled-softmax", "pal")
 
 
 class Seeded:
-    """A loss that draws the same at every call."""
+    """A loss with random draws that are the same at every call."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -193,7 +193,7 @@ class Seeded:
 
 
 def made(name: str, variant: str = "") -> Loss:
-    """A loss with its options bound; the bound one has no shared two-way path, the unbound one has."""
+    """Return a loss with its options bound; only without options it keeps its own method `two_way`."""
     options = OPTIONS[name, variant]
     loss: Loss = partial(get(name), **options) if options else get(name)
     return Seeded(loss) if (name, variant) in DRAWN else loss
@@ -215,7 +215,7 @@ def definition(
 
 
 def settled(name: str, variant: str, positive: Tensor) -> Tensor:
-    """Of `positive` so many in every row and column that a loss which draws has no choice."""
+    """Return so few of the positives in every row and column that a loss which draws has no choice."""
     limit = DRAWN.get((name, variant))
     if limit is None:
         return positive
@@ -228,7 +228,7 @@ def settled(name: str, variant: str, positive: Tensor) -> Tensor:
 def random_case(
     seed: int, rows: int = 7, labels: int = 9, scale: float = 3.0, density: float = 0.3
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (float64), positives and ignored pairs, [rows, labels]."""
+    """Return random scores (float64), positives and ignored pairs, [rows, labels]."""
     draw = torch.Generator().manual_seed(seed)
     scores = scale * torch.randn(rows, labels, generator=draw, dtype=torch.float64)
     positive = torch.rand(rows, labels, generator=draw) < density
@@ -236,7 +236,7 @@ def random_case(
 
 
 def spread(scores: Tensor) -> Tensor:
-    """Rows and columns so far apart that no single shift serves all of them."""
+    """Return the scores with rows and columns so far apart that no single shift serves all of them."""
     down = torch.linspace(-150, 150, len(scores), dtype=scores.dtype)
     across = torch.linspace(90, -90, scores.shape[1], dtype=scores.dtype)
     return scores + down[:, None] + across
@@ -259,7 +259,7 @@ def texts(count: int, seed: int, shortest: int = 0, longest: int = 8) -> Ragged:
 def random_space(
     rows: int, labels: int, seed: int, *, soft: bool = False, share: float = 0.1, drawn: float = 0.6
 ) -> LabelSpace:
-    """Some positives, some of them drawn, some filter pairs."""
+    """Return a random label space with positives, some of them drawn, and filter pairs."""
     generator = np.random.default_rng(seed)
     chance = generator.random((labels, rows))
     label, query = np.nonzero(chance < share)
@@ -271,7 +271,7 @@ def random_space(
 
 
 def masks(space: LabelSpace) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets of drawn positives, all positives, and ignored pairs, [B, L]."""
+    """Return the targets of drawn positives, all positives, and ignored pairs, [B, L]."""
     target, positive, ignored = (torch.zeros(space.rows, space.size, dtype=torch.float64) for _ in range(3))
     target[space.query[space.drawn], space.label[space.drawn]] = torch.from_numpy(space.target[space.drawn]).double()
     positive[space.query, space.label] = 1
@@ -280,7 +280,7 @@ def masks(space: LabelSpace) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def softmax_by_definition(scores: Tensor, space: LabelSpace) -> Tensor:
-    """One query and one pair at a time."""
+    """Compute the decoupled softmax loss one query and one pair at a time."""
     losses = []
     for s, target, positive, ignored in zip(scores, *masks(space), strict=True):
         if target.any():
@@ -294,7 +294,7 @@ def softmax_by_definition(scores: Tensor, space: LabelSpace) -> Tensor:
 
 
 def topk_by_definition(scores: Tensor, space: LabelSpace, k: int) -> Tensor:
-    """The threshold by Brent's method; one Newton step from the solution carries its derivative."""
+    """Compute soft top-k with thresholds by Brent's method; one Newton step from each carries its derivative."""
     losses = []
     for s, target, positive, ignored in zip(scores, *masks(space), strict=True):
         if not target.any():
@@ -320,7 +320,7 @@ def topk_by_definition(scores: Tensor, space: LabelSpace, k: int) -> Tensor:
 
 
 def label_weights(train: Sequence[set[int]], labels: int, a: float, b: float) -> list[float]:
-    """Inverse propensities 1 + C (n + B)^-A with C = (ln N - 1)(B + 1)^A, n counted one label at a time."""
+    """Compute inverse propensities 1 + C (n + B)^-A, C = (ln N - 1)(B + 1)^A, with n counted one label at a time."""
     constant = (math.log(len(train)) - 1) * (b + 1) ** a
     return [1 + constant * (sum(label in row for row in train) + b) ** -a for label in range(labels)]
 
@@ -328,7 +328,7 @@ def label_weights(train: Sequence[set[int]], labels: int, a: float, b: float) ->
 def figures(
     ranked: Sequence[Sequence[int]], truth: Sequence[set[int]], weights: Sequence[float], ks: Sequence[int] = (1, 3, 5)
 ) -> dict[str, float]:
-    """Percentages by metric and depth."""
+    """Compute the metrics in percent, by key such as `P@1`."""
     found: dict[str, float] = {}
     for k in ks:
         precision = ndcg = gain = best_gain = discounted = best_discounted = 0.0
@@ -349,5 +349,5 @@ def figures(
 
 
 def row_sets(matrix: csr_array) -> list[set[int]]:
-    """The labels of each row."""
+    """Return the labels of each row as a set."""
     return [set(matrix.indices[start:end].tolist()) for start, end in pairwise(matrix.indptr)]

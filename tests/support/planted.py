@@ -17,7 +17,7 @@ UNSEEN = LABELS - 1
 
 
 def write_dataset(folder: Path, seed: int = 0) -> Path:
-    """Writes the dataset as JSON lines with filter pairs."""
+    """Write the dataset as JSON lines with filter pairs."""
     folder.mkdir(parents=True)
     draw = np.random.default_rng(seed)
     filters = []
@@ -39,7 +39,7 @@ def write_dataset(folder: Path, seed: int = 0) -> Path:
 
 
 def write_teacher(folder: Path) -> Path:
-    """A random BERT over whole words, to be distilled into a static encoder."""
+    """Write a random BERT over whole words, to be distilled into a static encoder."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel
 

@@ -23,7 +23,7 @@ def json_lines(rows: list[Any]) -> str:
 
 
 def write_jsonl(folder: Path, **files: list[Any] | bytes) -> Path:
-    """Files of JSON lines by their stems."""
+    """Write files of JSON lines, named by the keywords."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         (folder / f"{name}.jsonl").write_bytes(rows if isinstance(rows, bytes) else json_lines(rows).encode())
@@ -31,7 +31,7 @@ def write_jsonl(folder: Path, **files: list[Any] | bytes) -> Path:
 
 
 def write_json_layout(folder: Path, **changed: Any) -> Path:
-    """A whole small dataset; `trn=`, `tst=`, `lbl=` replace a file by other rows, text or bytes."""
+    """Write a whole small dataset; `trn=`, `tst=`, `lbl=` replace a file by other rows, text or bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in ({"lbl": LABELS, "trn": TRAIN, "tst": TEST} | changed).items():
         text = json_lines(rows) if isinstance(rows, list) else rows

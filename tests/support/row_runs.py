@@ -22,14 +22,14 @@ CONFIG = {"method": "alpha", "encoder": "static", "dataset": "d", "seed": 0, "ev
 
 
 def prepared(home: Path, name: str, texts: list[str], truth: csr_array, labels: list[str], train: csr_array) -> Dataset:
-    """A dataset in the cache of a workspace, made without any source.
+    """Make a prepared dataset in the cache of a workspace, without any source.
 
     Args:
         home: The workspace.
-        name: Of the dataset.
-        texts: Of the test rows, [M].
-        truth: Their labels, [M, L].
-        labels: Texts, [L].
+        name: Name of the dataset.
+        texts: Texts of the test rows, [M].
+        truth: Labels of the test rows, [M, L].
+        labels: Label texts, [L].
         train: Labels of the train rows, [N, L].
     """
     datasets = home / "cache" / "datasets"
@@ -70,7 +70,7 @@ def add_run(
     about: dict[str, Any] | None = None,
     **metadata: Any,
 ) -> Path:
-    """A finished run folder; `config`, `about` (the dataset) and `metadata` (the record) replace what is usual.
+    """Make a finished run folder; `config`, `about` (the dataset) and `metadata` (the record) replace defaults.
 
     `ids` are its predictions and `confidences` their scores, both [M, K].
     """
@@ -108,7 +108,7 @@ def add_run(
 
 
 def add_scorers(folder: Path, dataset: Dataset, skill: float) -> RunRecord:
-    """Gives a run a second scorer, which comes before its own one by name."""
+    """Add a second scorer to a run, which comes before its own one by name."""
     weights, ids = label_weights(dataset), guesses(dataset.test, skill, 7)
     record = read_record(folder)
     rows = metrics.per_row(ids, dataset.test, weights)

@@ -1,4 +1,4 @@
-"""Packed models behind a web server on loopback, and questions to it."""
+"""Packed models behind a web server on the loopback interface, and requests to it."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ from tests.support.servers import free_port
 
 
 def opened(folder: Path) -> Any:
-    """A packed model as MLflow loads it."""
+    """Load a packed model with MLflow."""
     import mlflow
 
     return mlflow.pyfunc.load_model(str(folder))
@@ -48,7 +48,7 @@ def check_answers(port: int, unidec: TrainedRun) -> None:
 
 @contextmanager
 def scoring_server(folder: Path) -> Iterator[int]:
-    """MLflow's own web application around the model, in a thread of this process; gives its port."""
+    """Serve the model with MLflow's own web application, in a thread of this process; yield its port."""
     import uvicorn
     from mlflow.pyfunc import scoring_server as theirs
 

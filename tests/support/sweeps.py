@@ -55,13 +55,13 @@ SWEEP = ["sweep", *WORDS]
 
 
 def planned(timing: Timing | None = None, **changes: Any) -> Plan:
-    """The plan of a small sweep."""
+    """Return the plan of a small sweep."""
     return make_plan(dataclasses.replace(REQUEST, **changes), timing or Timing())
 
 
 @cache
 def empty_database() -> bytes:
-    """A database with Optuna's tables and nothing in them; making the tables takes longer than most tests."""
+    """Return a database with Optuna's tables, all empty; making them takes longer than most tests."""
     with tempfile.TemporaryDirectory() as folder:
         plan = dataclasses.replace(planned(), folder=Path(folder), storage=f"sqlite:///{folder}/study.db")
         open_storage(plan)
@@ -69,7 +69,7 @@ def empty_database() -> bytes:
 
 
 def begun(timing: Timing | None = None, **changes: Any) -> tuple[Plan, Study, str]:
-    """A small sweep with its slots waiting."""
+    """Start a small sweep whose slots wait; return its plan, study and group run."""
     plan = planned(timing, **changes)
     if plan.storage.startswith("sqlite") and not (plan.folder / "study.db").exists():
         plan.folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def begun(timing: Timing | None = None, **changes: Any) -> tuple[Plan, Study, st
 
 
 def drawn(study: Study, plan: Plan, worker: str) -> int:
-    """A claimed trial with its point."""
+    """Claim a trial for a worker and draw its settings; return its id."""
     trial_id = claim(study, plan, worker)
     assert trial_id is not None
     study.sampler = make_sampler(plan, study._storage.get_trial(trial_id).user_attrs["slot"])
@@ -89,11 +89,11 @@ def drawn(study: Study, plan: Plan, worker: str) -> int:
 
 
 Act = Callable[[Study, Trial, int], object]
-"""What a worker does with a trial of a slot whose point is drawn."""
+"""Function that a worker calls with study, trial and slot once the trial's settings are drawn."""
 
 
 def do_trials(act: Act) -> None:
-    """Works like a worker of a sweep, but for what it does with a trial."""
+    """Act as a worker of a sweep that calls `act` in place of a training."""
     order = json.loads(sys.stdin.readline())
     plan = plan_from(order["plan"])
     study = open_study(plan)
@@ -106,12 +106,12 @@ def do_trials(act: Act) -> None:
 
 
 def states(study: Study) -> list[str]:
-    """The states of all trials, by number."""
+    """Return the states of all trials, in order of their number."""
     return [trial.state.name for trial in study.get_trials(deepcopy=False)]
 
 
 def by_slot(study: Study) -> dict[int, list[FrozenTrial]]:
-    """All trials, by slot."""
+    """Return all trials, by slot."""
     found: dict[int, list[FrozenTrial]] = {}
     for trial in study.get_trials(deepcopy=False):
         found.setdefault(trial.user_attrs["slot"], []).append(trial)
@@ -119,7 +119,7 @@ def by_slot(study: Study) -> dict[int, list[FrozenTrial]]:
 
 
 def in_training(folder: Path) -> dict[int, tuple[Path, int]]:
-    """By pid: run folders of a study in which an epoch was saved, and how many epochs the newest checkpoint knows."""
+    """Return, by pid, the run folders with a saved epoch, and the number of epochs in their newest checkpoint."""
     found = {}
     try:
         for state in sorted(folder.glob("runs/*/checkpoints/step-*/state.json")):
@@ -132,7 +132,7 @@ def in_training(folder: Path) -> dict[int, tuple[Path, int]]:
 
 
 def stop(pid: int, database: Path) -> None:
-    """Stops a process while it has no transaction open: nobody could use the database until it goes on."""
+    """Suspend a process while it has no transaction open, which would block the database until it goes on."""
     while True:
         os.kill(pid, signal.SIGSTOP)
         eventually(lambda: stands_still(pid), pause=0.01)
@@ -143,7 +143,7 @@ def stop(pid: int, database: Path) -> None:
 
 @cache
 def import_for_forks() -> None:
-    """A training in this process: all that forked ones need is imported then, once in place of once in each."""
+    """Train once in this process, so that forked ones need not import again what a training needs."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARNESS_HOME", folder)
         plan = planned()
@@ -151,7 +151,7 @@ def import_for_forks() -> None:
 
 
 def hold_behind(step: int, patch: pytest.MonkeyPatch, until: Callable[[], object] = bool) -> None:
-    """Lets trainings stand still behind a step until they are told to stop or `until` is true.
+    """Make trainings wait after a step until they are told to stop or `until` is true.
 
     A signal sent to one that runs on might come too late.
     """
@@ -166,7 +166,7 @@ def hold_behind(step: int, patch: pytest.MonkeyPatch, until: Callable[[], object
 
 
 def stands_still(pid: int) -> bool:
-    """Whether no thread of a process runs, or waits for the disk and would still do what it waits for."""
+    """Return whether no thread of a process runs or waits for the disk."""
     try:
         tasks = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:
@@ -175,7 +175,7 @@ def stands_still(pid: int) -> bool:
 
 
 def can_be_written(database: Path) -> bool:
-    """Whether no other process has a transaction open."""
+    """Return whether no other process has a transaction open."""
     with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -186,7 +186,7 @@ def can_be_written(database: Path) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead but not buried does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -195,7 +195,7 @@ def alive(pid: int) -> bool:
 
 
 def in_processes(count: int, work: Callable[[int], None]) -> None:
-    """Does the work in so many forked processes at once; none may fail."""
+    """Call `work` in `count` forked processes at once, of which none may fail."""
     said = [home().with_name(f"process-{number}") for number in range(count)]
     children = [begin_child(partial(work, number), said[number]) for number in range(count)]
     codes = [exit_code(child) for child in children]

@@ -19,7 +19,7 @@ PRINTED = "lf-amazon-131k"
 
 
 def declared_row(stem: str, dataset: str = PRINTED, **changes: Any) -> dict[str, Any]:
-    """A row of the table, as in its YAML."""
+    """Return a row of the published table, as in its YAML."""
     return {
         "table": "demo",
         "row": f"{stem}/{dataset}",
@@ -34,7 +34,7 @@ def declared_row(stem: str, dataset: str = PRINTED, **changes: Any) -> dict[str,
 
 
 def declared_table(*rows: dict[str, Any]) -> PublishedTable:
-    """The table with these rows."""
+    """Return the published table with these rows."""
     metadata = {"table": "demo", "source": "a paper", "caption": "things", "metrics": ["P@1", "hours"], "unsaid": []}
     return PublishedTable.model_validate({**metadata, "rows": list(rows)})
 
@@ -50,7 +50,7 @@ ETA = declared_table(
 def record(
     name: str, *, method: str = "unidec", dataset: str = DATASET, seed: int = 0, p1: float = 50.0, **changes: Any
 ) -> RunRecord:
-    """A finished run at default settings but for `changes`: parameters by their bare names, `encoder`, or metadata."""
+    """Return a finished run at default settings but for `changes`: parameters by name, `encoder`, or metadata."""
     metadata = {key: changes.pop(key) for key in ("status", "metric_version", "environment") if key in changes}
     data = {"name": dataset, "digest": changes.pop("digest", "abc"), "filter": True}
     data["propensity"] = changes.pop("propensity", None)
@@ -74,7 +74,7 @@ def record(
 
 
 def with_rows(folder: Path, one: RunRecord, scores: dict[str, NDArray[np.float64]]) -> RunRecord:
-    """The run with scores of its own in a folder of runs: P@1 of every test row [M], by scorer."""
+    """Write a run folder with P@1 of every test row [M], by scorer; return the run with their means."""
     scorers = {scorer: {"P@1": float(rows.astype(np.float32).mean())} for scorer, rows in scores.items()}
     run = one.model_copy(update={"scorers": scorers, "metrics": scorers["concat"], "per_row": ["P@1"]})
     (folder / one.run_id).mkdir()
@@ -86,7 +86,7 @@ def with_rows(folder: Path, one: RunRecord, scores: dict[str, NDArray[np.float64
 
 
 def hard_negative_runs(folder: Path, ahead: float, behind: float, seeds: int = 2) -> Results:
-    """Runs with and without hard negatives that get these shares of their test rows right."""
+    """Return runs with and without hard negatives whose P@1 is `ahead` and `behind`."""
     runs = []
     for seed in range(seeds):
         for name, share, eta in (("with", ahead, 6), ("without", behind, 0)):

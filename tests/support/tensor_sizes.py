@@ -1,4 +1,4 @@
-"""How large the tensors are that a piece of code makes."""
+"""Measure the sizes of the tensors that a piece of code makes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ class _Largest(TorchDispatchMode):
 
 
 def largest(call: Callable[[], object]) -> int:
-    """Elements of the largest tensor that any operation of the call makes."""
+    """Return the number of elements of the largest tensor that an operation of the call makes."""
     with _Largest() as seen:
         call()
     return seen.elements

@@ -1,4 +1,4 @@
-"""Runs without training for tests of tracking: their metadata, their logs, and what MLflow has of them."""
+"""Runs without training for tests of tracking: their metadata, their logs, and their data in MLflow."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from harness.tracking import make_tracker
 
 
 def at_work(folder: Path, seconds: float) -> None:
-    """A run of so many seconds with one figure, which is sent to MLflow."""
+    """Make a run of so many seconds with one metric, which is sent to MLflow."""
     with RunLog(folder, draft(folder.name), make_tracker("mlflow")) as run_log:
         run_log.metrics({"P@1": 1.0}, 5)
         time.sleep(seconds)
@@ -23,7 +23,7 @@ def at_work(folder: Path, seconds: float) -> None:
 
 
 def started(folder: Path, seconds: float) -> "subprocess.Popen[str]":
-    """The same in a new interpreter, which has begun; it loads no MLflow."""
+    """Start `at_work` in a new interpreter and wait until the run has begun; the interpreter loads no MLflow."""
     place = f"from pathlib import Path; folder = Path({str(folder)!r})"
     work = f"from tests.support.tracked_runs import at_work; at_work(folder, {seconds})"
     process = subprocess.Popen(
@@ -37,7 +37,7 @@ def started(folder: Path, seconds: float) -> "subprocess.Popen[str]":
 
 
 def draft(run_id: str = "a-run", **config: Any) -> dict[str, Any]:
-    """The metadata a run begins with."""
+    """Return the metadata with which a run begins."""
     chosen = {"method": "zeroshot", "encoder": "tiny", "dataset": "synthetic", "seed": 3, "search": {"k": 5}}
     return {
         "run_id": run_id,
@@ -57,12 +57,12 @@ def draft(run_id: str = "a-run", **config: Any) -> dict[str, Any]:
 
 
 def finished(run_id: str = "a-run", **config: Any) -> RunRecord:
-    """The record of such a run."""
+    """Return the record of a run that began with `draft`."""
     return RunRecord(**draft(run_id, **config), status="finished", seconds=1.0, metrics={"P@1": 50.0})
 
 
 def logged(folder: Path, values: list[dict[str, float]], tracker: Tracker | None = None, **config: Any) -> Path:
-    """A finished run in `folder` that logged these figures, one step each; returns the folder."""
+    """Make a finished run in `folder` that logged these metrics, one step each; return the folder."""
     with RunLog(folder, draft(folder.name, **config), tracker) as run_log:
         for step, figures in enumerate(values):
             run_log.metrics(figures, step)
@@ -71,7 +71,7 @@ def logged(folder: Path, values: list[dict[str, float]], tracker: Tracker | None
 
 
 def cut_off(folder: Path, end: bool = False) -> None:
-    """Makes a run look as if its process had been killed: without a record, and without an end in its log."""
+    """Make a run look as if its process had been killed: without a record, and without an end in its log."""
     for name in ("record.json", "manifest.json"):
         (folder / name).unlink(missing_ok=True)
     if not end:
@@ -80,19 +80,19 @@ def cut_off(folder: Path, end: bool = False) -> None:
 
 
 def events_of(folder: Path) -> list[Event]:
-    """The log of a run."""
+    """Return the events in the log of a run."""
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def stored_runs(client: Any, run_id: str | None = None) -> list[Any]:
-    """What MLflow has of one run, or of all."""
+    """Return the MLflow runs of one run, or of all."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments)
     return [run for run in runs if run_id in (None, run.data.tags.get("harness.run_id"))]
 
 
 def everything(client: Any, run_id: str) -> dict[str, Any]:
-    """All that MLflow has of a run, in a form that can be compared."""
+    """Return all that MLflow stores of a run, in a form that can be compared."""
     (run,) = stored_runs(client, run_id)
     histories = {
         name: sorted((p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name))
@@ -109,13 +109,13 @@ def everything(client: Any, run_id: str) -> dict[str, Any]:
 
 
 def steps_of(client: Any, run_id: str, name: str) -> list[int]:
-    """Steps at which MLflow has a figure, as often as it has them."""
+    """Return the steps of a metric in MLflow, repeated as often as they are stored."""
     (run,) = stored_runs(client, run_id)
     return sorted(point.step for point in client.get_metric_history(run.info.run_id, name))
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 150.0, pause: float = 0.05) -> Any:
-    """Waits until something holds, and returns it."""
+    """Wait until the condition returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"

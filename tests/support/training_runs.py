@@ -30,19 +30,19 @@ STEPS = 4 * 4
 
 
 def config(method: str = "unidec", dataset: str = DATASET, **values: object) -> RunConfig:
-    """Resolved settings of a small run."""
+    """Return the resolved settings of a small run."""
     return resolve_config(method, dataset, [Layer("small", SETTINGS), Layer("test", values)])[0]
 
 
 def with_torch_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout as torch draws it: slower, and the same in every version of the harness."""
+    """Draw dropout masks as torch does: slower, but the same in every version of the harness."""
     monkeypatch.setattr(
         "harness.model.dropout.keep_mask", lambda shape, p: torch.empty(shape).bernoulli_(1 - p).to(torch.uint8)
     )
 
 
 def without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is dropped, so that no loss depends on how masks are drawn, nor on which texts go together."""
+    """Switch dropout off, so that no loss depends on how masks are drawn, nor on which texts go together."""
     for place, name in (("dropout", "keep_mask"), ("encoders.attention", "drawn_mask")):
         monkeypatch.setattr(f"harness.model.{place}.{name}", lambda shape, *_: torch.ones(shape, dtype=torch.uint8))
         monkeypatch.setattr(f"harness.model.{place}.kept_scale", lambda p: 1.0)
@@ -54,12 +54,12 @@ def in_child(work: Callable[[], object], output: Path) -> int:
 
 
 def exit_code(child: int) -> int:
-    """How a forked process ended, once it has; negative for a signal."""
+    """Wait for a forked process to end; return its exit code, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def begin_child(work: Callable[[], object], output: Path) -> int:
-    """Begins the work in a forked process and returns its pid, for whoever wants to do something to it meanwhile.
+    """Start the work in a forked process and return its pid.
 
     Forked, because a new interpreter needs seconds to import torch; with one thread, because OpenMP's others are not
     there in a forked process.
@@ -82,6 +82,6 @@ def begin_child(work: Callable[[], object], output: Path) -> int:
 
 
 def only_run(workspace: Path) -> Path:
-    """The one run folder of a workspace."""
+    """Return the only run folder of a workspace."""
     (folder,) = (path for path in (workspace / "runs").iterdir() if path.is_dir())
     return folder

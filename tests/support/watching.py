@@ -1,4 +1,4 @@
-"""Which files a piece of code opens, as the interpreter itself tells it."""
+"""Watch which files a piece of code opens, by the interpreter's audit events."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def untouched(folder: Path) -> Iterator[None]:
-    """Fails if anything in `folder` is opened, listed, moved, made or removed meanwhile, by this process."""
+    """Fail if this process opens, lists, moves, makes or removes anything in `folder` inside the block."""
     if not _hooked:
         sys.addaudithook(_note)  # for good: a hook cannot be taken back
         _hooked.append(True)

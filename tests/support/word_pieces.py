@@ -10,7 +10,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def synthetic_words(count: int = 20_000) -> list[str]:
-    """Distinct random words of 3 to 9 letters."""
+    """Return distinct random words of 3 to 9 letters."""
     draw = np.random.default_rng(0)
     letters = np.array(list(_LETTERS))[draw.integers(26, size=(2 * count, 9))]
     lengths = draw.integers(3, 10, size=2 * count)
@@ -19,14 +19,14 @@ def synthetic_words(count: int = 20_000) -> list[str]:
 
 
 def synthetic_texts(count: int, words: int) -> list[str]:
-    """Texts whose word frequencies follow Zipf's law."""
+    """Return texts whose word frequencies follow Zipf's law."""
     known = np.array(synthetic_words())
     ranks = np.random.default_rng(1).zipf(1.2, size=(count, words)) % len(known)
     return [" ".join(row) for row in known[ranks]]
 
 
 def word_pieces(path: Path) -> Tokenizer:
-    """A BERT-like tokenizer that knows nine in ten of the synthetic words, and every letter."""
+    """Make a BERT-like tokenizer that knows nine in ten of the synthetic words, and every letter."""
     from tokenizers import Tokenizer as Library
     from tokenizers import models, normalizers, pre_tokenizers, processors
 
