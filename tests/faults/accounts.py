@@ -26,7 +26,7 @@ _PROPERTY = "account"
 
 
 def cases_of(docstring: str | None) -> dict[str, list[int]]:
-    """Numbers of the cases that a docstring names, by list."""
+    """Return the numbers of the cases that a docstring names, by list (fault, parity)."""
     found: dict[str, list[int]] = {}
     for kind, numbers in _NAMED.findall(docstring or ""):
         found.setdefault(kind.lower(), []).extend(int(number) for number in re.findall(r"\d+", numbers))
@@ -35,41 +35,41 @@ def cases_of(docstring: str | None) -> dict[str, list[int]]:
 
 @dataclass
 class Account:
-    """What one test tells about its case."""
+    """Description by a test of what it did and what happened."""
 
     done: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     simulated_because: str = ""
 
     def did(self, what: str) -> None:
-        """What was done to the harness, in words."""
+        """Add a sentence about what was done to the harness."""
         self.done.append(what)
 
     def saw(self, what: str) -> None:
-        """What happened, with the figures of this very test."""
+        """Add a sentence about what happened, with the figures of this very test."""
         self.seen.append(what)
 
     def simulated(self, because: str) -> None:
-        """The fault cannot exist on this machine, so it was raised where it would arrive."""
+        """Say why the fault is simulated: it cannot exist on this machine, so it was raised where it would arrive."""
         self.simulated_because = because
 
 
 @pytest.fixture
 def account(request: pytest.FixtureRequest) -> Iterator[Account]:
-    """Where a test of the fault list says what it did and what it saw."""
+    """Fixture in which a test of the fault list says what it did and what it saw."""
     described = Account()
     yield described
     request.node.user_properties.append((_PROPERTY, asdict(described)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that turns a run of the tests into results."""
+    """Add the option that writes the outcome of the tests to a file."""
     parser.addoption("--accounts", type=Path, help="write outcome and account of every test of the fault list")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that names a case, before -m chooses."""
+    """Mark every test that names a case, before -m selects tests."""
     for item in items:
         named = cases_of(getattr(getattr(item, "function", None), "__doc__", None))
         if named:
@@ -78,14 +78,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Book:
-    """Collects what the tests of a session describe; one a session, in the process that reports."""
+    """Collects what the tests of a session describe, in the process that reports."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tests: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of a test's three phases the worst counts; its account comes with the last."""
+        """Store the worst outcome of a test's three phases; its account comes with the last."""
         noted = dict(report.user_properties)
         if "cases" not in noted:
             return
@@ -96,12 +96,12 @@ class Book:
         entry.update({"cases": noted["cases"], **noted.get(_PROPERTY, {})})
 
     def pytest_sessionfinish(self) -> None:
-        """Everything, as JSON."""
+        """Write all outcomes and accounts as JSON."""
         self._path.write_text(json.dumps(self._tests, indent=1, sort_keys=True), encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A book in the process that was started, not in the workers of xdist."""
+    """Register a `Book` in the main process, not in the workers of xdist."""
     path: Path | None = config.getoption("--accounts")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Book(path), "account-book")

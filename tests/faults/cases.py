@@ -81,7 +81,7 @@ FAULTS = {
     69: "model folders with code of their own are refused",
     70: "names that climb out; servers on loopback; no secrets in artifacts",
 }
-"""By number."""
+"""Promises of the fault list, by number of the case."""
 
 PARITY = {
     1: "gradient caching equals the full batch",
@@ -90,4 +90,4 @@ PARITY = {
     4: "our exact search equals faiss's flat index",
     5: "the batch size of an evaluation changes no result",
 }
-"""Numbers that have to agree; a test says `parity 3`."""
+"""Promises that two ways to compute a number agree, by number of the case; a test says `parity 3`."""

@@ -23,19 +23,19 @@ from tests.faults.mutations import mutated
 from tests.faults.world import world
 
 TARGETS = {target.name: target for part in (targets_data, targets_runs, targets_models) for target in part.TARGETS}
-"""All readers of the harness that are given hostile input, by name."""
+"""All readers of the harness that get hostile input, by name."""
 SILENT_SECONDS = 120.0
-"""A process that is at one input for longer hangs where no signal reaches it."""
+"""Most seconds that a process may take for one input; beyond, it hangs where no signal reaches it."""
 _FEWEST = 20
-"""Inputs that are tried however short the time is."""
+"""Fewest inputs that are tried, however short the time is."""
 _LONGEST = 1 << 18
-"""Bytes of an input; everything that is read here is small."""
+"""Most bytes of an input."""
 Try = Callable[[bytes], None]
 
 
 @dataclass
 class Outcome:
-    """What became of one target."""
+    """Number of inputs and findings of one target."""
 
     inputs: int
     findings: int
@@ -59,7 +59,7 @@ class Fuzzer:
         return outcomes
 
     def _one(self, target: Target, seconds: float) -> Outcome:
-        """A target in a process of its own, which may end as it likes; what it is at is in files."""
+        """Fuzz a target in a process of its own, which may crash; its current input is kept in a file."""
         target.seeds  # noqa: B018  # made here, so that a child's time goes into hostile ones
         in_memory = next(place for place in ("/dev/shm", tempfile.gettempdir()) if os.access(place, os.W_OK))
         with tempfile.TemporaryDirectory(prefix="fuzz-", dir=in_memory) as folder:
@@ -104,7 +104,7 @@ class Fuzzer:
             done += 1
 
     def _save(self, target: Target, data: bytes, found: Judgement) -> str:
-        """Keep the smallest input that ended at this place in the code; returns what stands for the place."""
+        """Save the smallest input that failed at this place in the code; return the key of the place."""
         place = found.detail.strip().splitlines()[-2:-1] or [found.finding]
         kind = found.finding.partition(":")[0]
         key = hashlib.sha256(f"{kind} {place[0].strip()}".encode("utf-8", "replace")).hexdigest()[:8]
@@ -118,7 +118,7 @@ class Fuzzer:
 
 
 def _guided(library: ModuleType, target: Target, draw: random.Random, seconds: float, attempt: Try, root: Path) -> None:
-    """Inputs that reach new code are kept by libFuzzer and changed by us; ends when the time is over."""
+    """Fuzz until the time is over: libFuzzer keeps inputs that reach new code, and we mutate them."""
     corpus = root / "corpus"
     corpus.mkdir()
     for place, seed in enumerate(target.seeds):

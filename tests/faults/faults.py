@@ -30,7 +30,7 @@ class Case:
     """One case of a list, with the tests that cover it."""
 
     kind: str
-    """`fault` or `parity`."""
+    """Name of the list: `fault` or `parity`."""
     number: int
     title: str
     tests: int
@@ -38,7 +38,7 @@ class Case:
     done: list[str]
     """What was done to the harness, as the tests describe it."""
     seen: list[str]
-    """What happened."""
+    """What happened, as the tests describe it."""
     simulated: str = ""
     """Why the fault could not be a real one; empty where it was."""
 
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def row(self) -> tuple[object, ...]:
-        """The case in a table."""
+        """Return the case as a row of the table."""
         simulated = [f"Simulated: {self.simulated}"] if self.simulated else []
         tests = self.tests if self.passed == self.tests else f"{self.passed} of {self.tests}"
         words = (_sentences([*self.done, *simulated]), _sentences(self.seen))
@@ -65,7 +65,7 @@ def _sentences(texts: list[str]) -> str:
 
 
 def cases(tests: dict[str, Any]) -> list[Case]:
-    """All cases of both lists, from the outcome and the account of every test."""
+    """Return all cases of both lists, from the outcome and the account of every test."""
     return [
         _case(kind, number, title, [one for one in tests.values() if number in one["cases"].get(kind, [])])
         for kind, titles in (("fault", FAULTS), ("parity", PARITY))
@@ -85,7 +85,7 @@ def _case(kind: str, number: int, title: str, tests: list[dict[str, Any]]) -> Ca
 
 
 def section(found: list[Case], seconds: float) -> str:
-    """The section of the page."""
+    """Return the section of reports/faults.md."""
     held, simulated = sum(case.verdict.startswith("holds") for case in found), sum(bool(one.simulated) for one in found)
     head = ("case", "promise", "what was done", "what happened", "tests", "verdict")
     return (
@@ -95,7 +95,7 @@ def section(found: list[Case], seconds: float) -> str:
 
 
 def run_tests(workers: int, arguments: list[str]) -> dict[str, Any]:
-    """Outcome and account by test."""
+    """Run the tests of the fault list; return outcome and account by test."""
     with tempfile.TemporaryDirectory(prefix="harness-faults-") as folder:
         book = Path(folder) / "accounts.json"
         spread = ["-n", str(workers), "--dist", "worksteal"] if workers > 1 else []
@@ -106,7 +106,7 @@ def run_tests(workers: int, arguments: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.faults", description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="write the section of reports/faults.md")
     parser.add_argument("--workers", type=int, default=2)

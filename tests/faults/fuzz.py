@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # at run time not before imports of the harness are instrumen
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="for all targets together")
     parser.add_argument("--targets", help="names with commas between them; by default all")
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def section(outcomes: "dict[str, Outcome]", engine: str, minutes: float, seconds: float) -> str:
-    """The section of the page."""
+    """Return the section of reports/faults.md."""
     inputs = {name: each.inputs for name, each in outcomes.items()}
     found = sum(each.findings for each in outcomes.values())
     return (
@@ -67,7 +67,7 @@ def section(outcomes: "dict[str, Outcome]", engine: str, minutes: float, seconds
 
 
 def _instrumented() -> ModuleType:
-    """The library, after everything of the harness has been imported so that it counts its branches."""
+    """Return the library atheris, after importing the harness so that its branches are counted."""
     import atheris
 
     # it names every module on standard error
@@ -79,7 +79,7 @@ def _instrumented() -> ModuleType:
 
 
 def _replay(file: Path) -> int:
-    """One saved input again; exit code 1 if it is still a finding."""
+    """Give a saved input to its target again; return exit code 1 if it is still a finding."""
     from tests.faults.engine import TARGETS
     from tests.faults.judge import judged
 

@@ -30,9 +30,9 @@ __all__ = ["Form", "Judgement", "Target", "judged", "may_refuse", "put"]
 
 ALLOWED = (UserError, click.ClickException)
 CPU_SECONDS = 4.0
-"""Longest that a reader may work on one small input; processor time, because a busy machine is not a slow reader."""
+"""Most processor time that a reader may take for one small input; the clock would count other processes, too."""
 WALL_SECONDS = 60.0
-"""The same for one that waits instead of working."""
+"""Most seconds by the clock that a reader may take for one small input, in case it waits."""
 MEMORY = 2**30
 """Bytes of address space that reading one small input may take beyond what the process has."""
 
@@ -43,32 +43,32 @@ class Target:
 
     name: str
     read: Callable[[bytes, Path], object]
-    """Puts the bytes where the reader looks, inside an empty folder, and calls it."""
+    """Writes the bytes where the reader looks, inside an empty folder, and calls the reader."""
     make_seeds: Callable[[], list[bytes]]
-    """A few small valid inputs."""
+    """Makes a few small valid inputs."""
     form: Form = "bytes"
     words: tuple[bytes, ...] = ()
-    """What means something in this format, for mutations to put anywhere."""
+    """Tokens of the format, which mutations insert anywhere."""
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """Made once."""
+        """A few small valid inputs, made once."""
         return self.make_seeds()
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of one input: accepted, refused with a message, or a finding."""
+    """Outcome of one input: accepted, refused with a message, or a finding."""
 
     accepted: bool
     finding: str = ""
-    """What went wrong, in one line."""
+    """What went wrong, in one line; empty if nothing did."""
     detail: str = ""
-    """Where."""
+    """Traceback of the finding, or the paths that were touched outside the folder."""
 
 
 def put(folder: Path, name: str, data: bytes) -> Path:
-    """Write a file of a folder; returns its path."""
+    """Write a file into a folder; return its path."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -76,13 +76,13 @@ def put(folder: Path, name: str, data: bytes) -> Path:
 
 
 def may_refuse(use: Callable[..., object], *arguments: Any) -> None:
-    """Refused by one reader, an input is still given to the next."""
+    """Call a reader that may refuse the input, so that the next reader gets it all the same."""
     with suppress(*ALLOWED):
         use(*arguments)
 
 
 class TooSlow(BaseException):
-    """A reader took too long."""
+    """Raised when a reader takes too long."""
 
 
 # ---------------------------------------------------------------- the sandbox
@@ -93,7 +93,7 @@ _RUNS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pickle.f
 
 
 class _Watch:
-    """Notes what a reader touches; an audit hook cannot be taken back, so there is one, which mostly looks away."""
+    """Records what a reader touches; an audit hook cannot be removed, so there is one, which is mostly inactive."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
@@ -148,7 +148,7 @@ def _empty_folder(root: Path) -> Path:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Bounds time and memory of what happens inside."""
+    """Limit time and memory inside the block."""
 
     def too_slow(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"no answer after {CPU_SECONDS:g} s of work or {WALL_SECONDS:g} s in all")
@@ -173,7 +173,7 @@ _WARM: set[str] = set()
 
 
 def _warm_up(target: Target, root: Path) -> None:
-    """Reads a valid input without watching: a library that is imported for it may take memory, and look around."""
+    """Read a valid input without watching: importing a library for it may take memory and open files."""
     if target.name in _WARM:
         return
     _WARM.add(target.name)
@@ -186,7 +186,7 @@ def _warm_up(target: Target, root: Path) -> None:
 
 
 def judged(target: Target, data: bytes, root: Path) -> Judgement:
-    """Gives one input to a reader, in an empty folder below `root`, and watches."""
+    """Give one input to a reader, in an empty folder below `root`; return the outcome."""
     _warm_up(target, root)
     folder = _empty_folder(root)
     accepted, what, detail, quiet = False, "", "", io.StringIO()

@@ -1,4 +1,4 @@
-"""How valid input becomes hostile.
+"""Mutations that make valid input hostile.
 
 All of it draws from a `random.Random`, so that a plain loop and libFuzzer can drive it alike. A tree of JSON or YAML is
 changed as a tree, the header of a tensor file as JSON with its length put right, the arrays in an archive one by one:
@@ -28,7 +28,7 @@ WORDS = (
     *(b"!!python/object/apply:os.system ['true']", b"&a ", b"*a", b"<<: ", b"--- ", b"? ", b"!!binary "),
     *(b"[" * 3_000, b'{"a":' * 3_000, b"(" * 200, b"a" * 70_000, b"=" * 400, b"`" * 400, b", " * 400),
 )
-"""Pieces that readers are known to trip over."""
+"""Byte strings that readers are known to fail on."""
 
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 0.5, -0.0, 1e308, float("inf"), float("nan"), 2**31, 2**63, -(2**63) - 1, 2**64),
@@ -36,11 +36,11 @@ VALUES: tuple[Any, ...] = (
     *([], {}, [[]], [None], {"": None}, {"a": {"b": {}}}, [0, 0], ["a", "a"], 10**400),
     *(reduce(lambda inner, _: [inner], range(300), 0), reduce(lambda inner, _: {"a": inner}, range(300), 0)),
 )
-"""What is put in the place of a value of a tree."""
+"""Values that replace a value of a tree."""
 
 
 def mutated(seeds: Sequence[bytes], form: Form, words: Sequence[bytes], draw: random.Random) -> bytes:
-    """A hostile variant of one of the seeds."""
+    """Return a hostile variant of one of the seeds."""
     data = draw.choice(seeds)
     shaped = _SHAPED.get(form)
     for _ in range(draw.choice((1, 1, 1, 2, 2, 3, 5))):
@@ -55,7 +55,7 @@ def mutated(seeds: Sequence[bytes], form: Form, words: Sequence[bytes], draw: ra
 
 
 def _scarred(data: bytes, seeds: Sequence[bytes], words: Sequence[bytes], draw: random.Random) -> bytes:
-    """One change without regard to structure."""
+    """Make one change of bytes, whatever the format."""
     start = draw.randrange(len(data) + 1)
     stop = min(len(data), start + draw.choice((1, 1, 2, 4, 8, 32, 200)))
     kind = draw.randrange(8)
@@ -83,7 +83,7 @@ def _scarred(data: bytes, seeds: Sequence[bytes], words: Sequence[bytes], draw: 
 
 
 def _changed_tree(value: Any, draw: random.Random) -> Any:
-    """The tree with one change at a random place."""
+    """Return the tree with one change at a random place."""
     inner = (
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     )

@@ -23,7 +23,7 @@ def write_section(title: str, body: str, page: Path = PAGE) -> None:
 
 
 def read_sections(page: Path = PAGE) -> dict[str, str]:
-    """The sections of a page by title; none where there is no page."""
+    """Return the sections of a page by title; none if the page does not exist."""
     if not page.is_file():
         return {}
     _, *parts = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -31,19 +31,19 @@ def read_sections(page: Path = PAGE) -> dict[str, str]:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table; what could end a cell or be HTML is escaped."""
+    """Return a Markdown table; what could end a cell or be HTML is escaped."""
     lines = [list(head), *rows]
     text = [f"| {' | '.join(escaped(value) for value in line)} |" for line in lines]
     return "\n".join([text[0], "|" + "---|" * len(lines[0]), *text[1:]])
 
 
 def counts(head: tuple[str, str], values: Mapping[str, int]) -> str:
-    """A table of names and counts."""
+    """Return a Markdown table of names and counts."""
     return table(head, [(name, f"{count:,}") for name, count in values.items()])
 
 
 def escaped(value: object) -> str:
-    """Text in which nothing ends a cell of a table or is HTML."""
+    """Return the value as text in which nothing ends a cell of a table or is HTML."""
     return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;").replace("#", "\\#")
 
 
@@ -51,7 +51,7 @@ _PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "faiss-cpu")
 
 
 def origin_line(seconds: float) -> str:
-    """Day, duration, commit, processor and versions of what has just taken so many seconds."""
+    """Return day, duration, commit, processor and versions of a command that has just taken so many seconds."""
     # not at the top: `fuzz` has to instrument what it imports of the harness
     from harness.io.progress import clock
     from harness.runs.environment import environment

@@ -60,13 +60,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "dexml, all labels": ("dexml", {"batch_size": 48, "epochs": 5, "grad_cache_size": 16, **_RATES}),
 }
-"""By name: method and settings; a second or two each."""
+"""Method and settings of each training, by name; they take a second or two each."""
 _MOST_KILLS = 3
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished run left."""
+    """Hash of the results of a finished run, and its duration."""
 
     digest: str
     seconds: float
@@ -80,13 +80,13 @@ class Cycle:
     variant: str
     kills: int = 0
     moments: list[str] = field(default_factory=list)
-    """What the killed process was at, kill by kill."""
+    """What the process was doing at each kill."""
     equal: bool = False
     wrong: str = ""
 
 
 def settings(planted: Path, variant: str) -> RunConfig:
-    """Resolved settings of a variant."""
+    """Return the resolved settings of a variant."""
     method, values = VARIANTS[variant]
     encoder = {"encoder": "static", "encoder_options": {"teacher": str(planted / "teacher"), "dim": 32}}
     common = {**encoder, "search": {"k": 20}, "checkpoint": _SAVING}
@@ -94,7 +94,7 @@ def settings(planted: Path, variant: str) -> RunConfig:
 
 
 def digest_of(folder: Path) -> str:
-    """Hash of everything that a run found: weights, predictions, per-row scores, metrics of every scorer."""
+    """Return the hash of all results of a run: weights, predictions, per-row scores, metrics of every scorer."""
     found = hashlib.sha256()
     for path in [folder / "model" / "model.safetensors", *sorted(folder.rglob("*.npy"))]:
         found.update(path.name.encode() + path.read_bytes())
@@ -104,7 +104,7 @@ def digest_of(folder: Path) -> str:
 
 
 def go(config: RunConfig, home: Path) -> None:
-    """Resume the run of a workspace, or start one where none can be resumed; what is printed goes to a file."""
+    """Resume the run of a workspace, or start one if none can be resumed; write the output to a file."""
     os.environ["HARNESS_HOME"] = str(home)
     with (home / "output").open("a", buffering=1) as output, redirect_stdout(output), redirect_stderr(output):
         try:
@@ -121,7 +121,7 @@ def go(config: RunConfig, home: Path) -> None:
 
 
 def _resumable(name: str) -> Earlier | None:
-    """A run that was killed; None if it had just come to its end, or its first line never reached the disk."""
+    """Return the killed run; None if it had just ended, or if its first line never reached the disk."""
     try:
         return find_earlier(name)
     except UserError as error:
@@ -131,19 +131,19 @@ def _resumable(name: str) -> Earlier | None:
 
 
 def start(config: RunConfig, home: Path) -> BaseProcess:
-    """A process that does so."""
+    """Start a process that calls `go`."""
     child = get_context("fork").Process(target=go, args=(config, home))
     child.start()
     return child
 
 
 def run_folders(home: Path) -> list[Path]:
-    """Run folders of a workspace."""
+    """Return the run folders of a workspace."""
     return sorted(path for path in (home / "runs").glob("*") if path.is_dir())
 
 
 def finished_run(home: Path) -> Path | None:
-    """The run folder whose record says that it is finished."""
+    """Return the run folder whose record says that it is finished; None if there is none."""
     for folder in run_folders(home):
         record = folder / "record.json"
         if record.is_file() and read_json(record)["status"] == "finished":
@@ -152,7 +152,7 @@ def finished_run(home: Path) -> Path | None:
 
 
 def moment_of(home: Path) -> str:
-    """What a killed process was at, from what it left."""
+    """Return what a killed process was doing, from the files that it left."""
     folders = run_folders(home)
     if not folders:
         return "before the run's folder"
@@ -167,7 +167,7 @@ def moment_of(home: Path) -> str:
 
 
 def untouched(planted: Path, variant: str, home: Path) -> Result:
-    """The run that is never killed."""
+    """Run a variant that is never killed; return its result."""
     home.mkdir()
     began = time.monotonic()
     start(settings(planted, variant), home).join()
@@ -178,9 +178,9 @@ def untouched(planted: Path, variant: str, home: Path) -> Result:
 
 
 def cycle(number: int, seed: int, planted: Path, references: dict[str, Result], until: float) -> Cycle | None:
-    """Start, kill, resume; at least one kill hits, because the first moment is drawn from the run's life.
+    """Start, kill and resume a run; at least one kill hits, as the first moment is drawn from the run's life.
 
-    None if the time is over.
+    Return None if the time is over.
     """
     if time.monotonic() > until:
         return None
@@ -217,7 +217,7 @@ def cycle(number: int, seed: int, planted: Path, references: dict[str, Result], 
 
 
 def soak(cycles: int, minutes: float, seed: int, workers: int, folder: Path) -> Iterator[Cycle]:
-    """Run all cycles, as many at a time as there are workers; yields each when it is done."""
+    """Run all cycles, as many at a time as there are workers; yield each when it is done."""
     write_dataset(folder / "data")
     write_teacher(folder / "teacher")
     references = {name: untouched(folder, name, folder / f"untouched-{place}") for place, name in enumerate(VARIANTS)}
@@ -230,7 +230,7 @@ def soak(cycles: int, minutes: float, seed: int, workers: int, folder: Path) -> 
 
 
 def summary(cycles: list[Cycle], asked: int, seed: int) -> dict[str, Any]:
-    """Counts, for a person and for the report."""
+    """Return the counts for terminal and report."""
     return {
         "asked": asked,
         "cycles": len(cycles),
@@ -244,7 +244,7 @@ def summary(cycles: list[Cycle], asked: int, seed: int) -> dict[str, Any]:
 
 
 def section(counts: dict[str, Any], seconds: float) -> str:
-    """The section of the page."""
+    """Return the section of reports/faults.md."""
     tables = (("killed while", "kills"), counts["moments"]), (("trained", "cycles"), counts["variants"])
     return "\n\n".join(
         [
@@ -258,7 +258,7 @@ def section(counts: dict[str, Any], seconds: float) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--cycles", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=30.0, help="no cycle begins after so long")

@@ -74,7 +74,7 @@ _OWN = {
 
 
 def _dataset(name: str, files: dict[str, bytes], hostile: str, source: Source) -> Target:
-    """A dataset one file of which is hostile; the file is packed in some of its seeds."""
+    """Return the target for a dataset with one hostile file, which is compressed in some seeds."""
     card = DatasetCard.model_validate(
         {"name": "x", "title": "x", "summary": "x", "source": "repository", "text": "title+content"}
     )
@@ -121,7 +121,7 @@ def _tar(members: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
 
 
 def _archives() -> list[bytes]:
-    """Well-meant ones, and names that climb; links and devices come of a changed byte."""
+    """Return good archives, and one whose names leave the folder; links and devices come from changed bytes."""
     good = {"data/trn.txt": b"1 2\n0:1\n", "data/lbl.txt": b"one\n" * 40}
     long = {"d/" * 60 + "x": b"y", "n\u00e9": b""}
     link = tarfile.TarInfo("data/link")
@@ -224,7 +224,7 @@ def _card_seeds() -> list[bytes]:
 
 
 def _read_prepared(data: bytes, folder: Path) -> None:
-    """A prepared dataset one array of which is another; its manifest vouches for it, as somebody else's would."""
+    """Read a prepared dataset with one array replaced and a manifest that matches it."""
     cached = folder / "home" / "cache" / "datasets" / "mine-0"
     shutil.copytree(world().prepared, cached)
     metadata = read_manifest(cached) or {}

@@ -50,7 +50,7 @@ _INDEX = {"metadata": {"total_size": 9}, "weight_map": {"embeddings.weight": "mo
 
 
 def _model_folder(hostile: str, *, load: bool = False) -> Read:
-    """A model folder one file of which is hostile: vetted, planned for, and loaded if that is what the file is for."""
+    """Return a reader of a model folder with one hostile file: it is checked, planned for, and loaded with `load`."""
 
     def read(data: bytes, folder: Path) -> None:
         _library.cache_clear()
@@ -72,7 +72,7 @@ def _model_folder(hostile: str, *, load: bool = False) -> Read:
 
 
 def _tokenizer(data: bytes, folder: Path) -> None:
-    """Everything that is ever asked of a tokenizer.json."""
+    """Use a tokenizer.json in every way in which the harness does."""
     _library.cache_clear()
     _splits_at_spaces.cache_clear()
     tokenizer = Tokenizer.from_file(put(folder, "tokenizer.json", data))
@@ -84,7 +84,7 @@ def _tokenizer(data: bytes, folder: Path) -> None:
 
 
 def _terms(data: bytes, folder: Path) -> None:
-    """Words and weights of TF-IDF, as a fitted model keeps them."""
+    """Load hostile terms of TF-IDF, as a fitted model stores them."""
     _fitted_terms().save(folder)
     (folder / "terms.npy").write_bytes(data)
     Tfidf(_byte_tokenizer(), TextSettings()).load(folder)
@@ -110,7 +110,7 @@ def _term_seeds() -> list[bytes]:
 
 
 def _tokenizer_seeds() -> list[bytes]:
-    """That of bytes, small enough to be changed everywhere, and one of word pieces."""
+    """Return a tokenizer of bytes, small enough to be changed everywhere, and one of word pieces."""
     from tokenizers import Tokenizer as Library
     from tokenizers import models, normalizers, pre_tokenizers, processors
 
@@ -137,7 +137,7 @@ def _config_seeds() -> list[bytes]:
 
 
 def _method(data: bytes, folder: Path) -> None:
-    """The YAML beside a method, in the place of that of dpr."""
+    """Load `dpr` with hostile YAML in place of its own."""
     load_method("dpr")
     methods = put(folder, "methods/dpr.yaml", data).parent
     with mock.patch("harness.settings.method.METHOD_FOLDER", methods):
@@ -152,7 +152,7 @@ def _method(data: bytes, folder: Path) -> None:
 
 
 def _word(read: Callable[[str], object]) -> Read:
-    """As the system hands them over: bytes that are no UTF-8 arrive as lone surrogates, and none holds a NUL."""
+    """Return a reader of a command-line word: bytes that are no UTF-8 arrive as lone surrogates; there is no NUL."""
 
     def typed(data: bytes, folder: Path) -> None:
         with mock.patch("os.getcwd", return_value=str(folder)):
@@ -196,7 +196,7 @@ _name = _each(
 
 
 def _model_target(name: str, hostile: str, seed: bytes | None = None, **options: bool) -> Target:
-    """One file of a model folder; without a seed, as the folder has it."""
+    """Return the target for one file of a model folder; by default the seed is the folder's own file."""
     form = "tensors" if hostile.endswith(".safetensors") else "json"
     seeds = lambda: [seed or (world().model / hostile).read_bytes()]  # noqa: E731
     return Target(name, _model_folder(hostile, **options), seeds, form)

@@ -48,7 +48,7 @@ def _of_run(*names: str) -> Callable[[], list[bytes]]:
 
 
 def _read_record(data: bytes, folder: Path) -> None:
-    """Everything that looks at the record of somebody else's run."""
+    """Call everything that reads the record of somebody else's run."""
     run = copy_of_run(folder, "record.json", data)
     find_records([run.parent])
     RunStore(run.parent).finished()
@@ -64,7 +64,7 @@ def _compare_with_twin(run: Path) -> None:
 
 
 def _read_report(data: bytes, folder: Path) -> None:
-    """A report with somebody else's record in it."""
+    """Make a report with somebody else's record in it."""
     run = copy_of_run(folder, "record.json", data)
     collect([run.parent], None, [], folder / "reports")
     read_results(folder / "reports")
@@ -92,7 +92,7 @@ def _start() -> dict[str, Any]:
 
 
 def _send_log(data: bytes, folder: Path) -> None:
-    """To a tracking store that has nothing and takes everything."""
+    """Send a log to a tracking store that is empty and accepts everything."""
     run = copy_of_run(folder, "events.jsonl", data)
     with (
         mock.patch("harness.tracking.sync.search", return_value=[]),
@@ -180,7 +180,7 @@ _STEP = "step-00000004"
 
 
 def _sign(folder: Path, metadata: dict[str, Any]) -> Path:
-    """Gives a folder the manifest of its content, such as anybody can write."""
+    """Write a manifest that matches the content of a folder, as anybody can."""
     write_manifest(folder, {"facts": metadata, "digest": sha256_json(metadata)})
     return folder
 
@@ -199,7 +199,7 @@ def _manifest_seeds() -> list[bytes]:
 
 
 def _resume_from(hostile: str) -> Read:
-    """A checkpoint that is whole by its manifest, and yet not that of this training."""
+    """Return a reader of a checkpoint that matches its manifest but is not of this training."""
 
     def read(data: bytes, folder: Path) -> None:
         step = folder / "checkpoints" / _STEP
@@ -216,7 +216,7 @@ def _checkpoint_seeds(name: str) -> Callable[[], list[bytes]]:
 
 
 def _load_packed(files: dict[str, bytes], folder: Path) -> None:
-    """A packed model some files of which are others, with a manifest that says so."""
+    """Load a packed model with some files replaced and a manifest that matches them."""
     package = folder / "package"
     shutil.copytree(world().package, package)
     metadata = json.loads((package / MANIFEST).read_bytes())["facts"]
@@ -229,7 +229,7 @@ def _load_packed(files: dict[str, bytes], folder: Path) -> None:
 
 
 def _load_packed_rows(data: bytes, folder: Path) -> None:
-    """The same with train rows, which some methods need."""
+    """Load a packed model with train rows, which some methods need, with one file replaced."""
     name, content = chosen(data, _packed_rows())
     _load_packed(_packed_rows() | {name: content}, folder)
 
@@ -258,7 +258,7 @@ def _record() -> RunRecord:
 
 
 def _vouched_run(folder: Path, name: str, data: bytes) -> Path:
-    """A run with another file, for which its manifest vouches."""
+    """Make a run with one file replaced and a manifest that matches it."""
     run = copy_of_run(folder, name, data)
     (run / MANIFEST).unlink()
     write_manifest(run, {})
@@ -266,7 +266,7 @@ def _vouched_run(folder: Path, name: str, data: bytes) -> Path:
 
 
 def _read_scores(data: bytes, folder: Path) -> None:
-    """Per-row scores, read by reports and comparisons."""
+    """Read per-row scores as reports and comparisons do."""
     run = _vouched_run(folder, "per_row.npy", data)
     may_refuse(run_rows, run, _record(), "")
     for _ in range(2):  # the second time it is compared with what is there

@@ -43,24 +43,24 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class World:
-    """Where everything is."""
+    """Paths and objects that hostile inputs are made from."""
 
     home: Path
     run: Path
     """The folder of a finished run."""
     package: Path
     checkpoints: Path
-    """Of the same run, as they were before it ended."""
+    """Folder of checkpoints of the same run, as they were before it ended."""
     prepared: Path
-    """The prepared dataset."""
+    """Folder of the prepared dataset."""
     model: Path
-    """A small BERT."""
+    """Model folder of a small BERT."""
     config: RunConfig
     training: Training
-    """That of the run."""
+    """The training of the run."""
 
     def training_in(self, folder: Path) -> Training:
-        """The training of the run, about to take up the checkpoints of a folder."""
+        """Return the training of the run, ready to resume from the checkpoints of a folder."""
         run_log: Any = mock.MagicMock(folder=folder, earlier=None)
         saving, choosing = self.config.checkpoint, self.config.validation
         return Training(self.training.model, self.training.stages, run_log, saving, choosing, None)
@@ -68,7 +68,7 @@ class World:
 
 @cache
 def world() -> World:
-    """Makes it."""
+    """Make the world, once per process."""
     home = Path(tempfile.mkdtemp(prefix="fuzz-world-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     torch.set_num_threads(1)
@@ -94,7 +94,7 @@ def world() -> World:
 
 
 def copy_of_run(folder: Path, name: str, data: bytes, *, without: tuple[str, ...] = ()) -> Path:
-    """The finished run in the workspace of this input, one file of it another."""
+    """Copy the finished run into the workspace of an input, with one file replaced; return its folder."""
     run = folder / "home" / "runs" / world().run.name
     shutil.copytree(world().run, run, ignore=shutil.ignore_patterns("model", *without))
     (run / name).write_bytes(data)
@@ -102,7 +102,7 @@ def copy_of_run(folder: Path, name: str, data: bytes, *, without: tuple[str, ...
 
 
 def twin_of(run: Path) -> Path:
-    """A run to compare with, whose files are as they should be."""
+    """Make an undamaged run to compare with; return its folder."""
     twin = run.parent / "twin"
     shutil.copytree(world().run, twin, ignore=shutil.ignore_patterns("model"))
     record = json.loads((twin / "record.json").read_bytes())
@@ -111,12 +111,12 @@ def twin_of(run: Path) -> Path:
 
 
 def numbered(files: dict[str, bytes]) -> list[bytes]:
-    """A seed for each file: a line as long as the file's place among the sorted names, then its content."""
+    """Return a seed for each file: a line as long as its index among the sorted names, then its content."""
     return [b"n" * place + b"\n" + files[name] for place, name in enumerate(sorted(files))]
 
 
 def chosen(data: bytes, names: Iterable[str]) -> tuple[str, bytes]:
-    """The file that such an input replaces, and by what."""
+    """Return the name of the file that a `numbered` input replaces, and its new content."""
     line, _, content = data.partition(b"\n")
     ordered = sorted(names)
     return ordered[len(line) % len(ordered)], content
