@@ -55,7 +55,7 @@ def balanced_clusters(
     """Split rows into `cluster_count(N, size)` clusters of similar vectors; their sizes differ by at most one.
 
     Args:
-        vectors: [N, D], numpy or torch, any float type; compared by the cosine. A zero vector is similar to nothing.
+        vectors: vectors [N, D], numpy or torch, any float type, compared by the cosine; a zero one is similar to none.
         size: at least this many rows in a cluster, and at most twice as many.
         seed: the same vectors, seed and machine give the same clusters.
         device: where to compute; by default where a tensor is, and the CPU for an array.

@@ -124,7 +124,7 @@ class _Watch:
                 self._judge(event, path, inside)
 
     def _judge(self, event: str, path: Any, inside: int = -1) -> None:
-        """Whether a path, maybe one inside an opened folder, is below ours."""
+        """Record a path, maybe one relative to an opened folder, that is outside the folder of the input."""
         if not isinstance(path, str | bytes | os.PathLike):  # an open file, or a mode
             return
         name = os.fsdecode(path)
@@ -139,7 +139,7 @@ _WATCH = _Watch()
 
 
 def _empty_folder(root: Path) -> Path:
-    """The folder of an input, below some others that nobody may touch."""
+    """Make and return the folder of an input, inside folders that no reader may touch."""
     folder = root / "not" / "to" / "be" / "touched" / "inside"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

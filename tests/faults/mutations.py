@@ -144,7 +144,7 @@ def _shaped_lines(data: bytes, draw: random.Random) -> bytes:
 
 
 def _shaped_yaml(data: bytes, draw: random.Random) -> bytes:
-    """A tree of YAML, written as JSON, which is YAML but for the names of what is no number."""
+    """Change a tree of YAML and write it as JSON, which is YAML but for the names of NaN and infinity."""
     from harness.io.yaml import parse_yaml
 
     try:
@@ -158,7 +158,7 @@ def _shaped_yaml(data: bytes, draw: random.Random) -> bytes:
 
 
 def _shaped_tensors(data: bytes, draw: random.Random) -> bytes:
-    """A safetensors file whose header is another, and as long as it says."""
+    """Change the header of a safetensors file and correct its length."""
     try:
         length = struct.unpack_from("<Q", data)[0]
         header = _shaped_json(data[8 : 8 + length], draw)
@@ -168,7 +168,7 @@ def _shaped_tensors(data: bytes, draw: random.Random) -> bytes:
 
 
 def _shaped_arrays(data: bytes, draw: random.Random) -> bytes:
-    """An .npz of which one member is another, with the checksums of what it is now; an .npy with another header."""
+    """Change one member of an .npz and correct the checksums; change the header of an .npy."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
@@ -191,7 +191,7 @@ _SHAPES = ("()", "(0,)", "(3,)", "(-1,)", "(2, 3)", "(0, 3)", "(2, 3, 1)", "(429
 
 
 def _other_header(data: bytes, draw: random.Random) -> bytes:
-    """An .npy file of another type or shape, or with another header altogether."""
+    """Change type or shape of an .npy file, or replace its header."""
     if not data.startswith(b"\x93NUMPY"):
         return _scarred(data, [data], WORDS, draw)
     length = int.from_bytes(data[8:10], "little")

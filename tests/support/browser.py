@@ -109,7 +109,7 @@ class Visitor:
 
 @contextmanager
 def visiting() -> Iterator[Visitor]:
-    """A browser with one tab, for the time of the block.
+    """Start a browser with one tab for the time of the block.
 
     Playwright keeps an event loop running in this thread meanwhile, so a fixture of it must end with its module: where
     it does not, every later `asyncio.run` of the same process fails.

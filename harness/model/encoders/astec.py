@@ -83,7 +83,7 @@ def load_astec(
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2,
     max_len: int | None = None,
 ) -> AstecEncoder:
-    """Astec's encoder on token vectors that are distilled on first use (about a minute on two cores) and cached.
+    """Load Astec's encoder on token vectors, which are distilled on first use (a minute on two cores) and cached.
 
     Args:
         name: Name of the encoder, for records.

@@ -126,7 +126,7 @@ def load_inception(
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5,
     max_len: int | None = None,
 ) -> InceptionEncoder:
-    """InceptionXML's encoder on token vectors that are distilled on first use (about a minute on two cores) and cached.
+    """Load InceptionXML's encoder on token vectors, distilled on first use (a minute on two cores) and cached.
 
     Args:
         name: Name of the encoder, for records.

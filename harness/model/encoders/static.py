@@ -170,7 +170,7 @@ def load_static(
     weighting: Weighting = "zipf+sif",
     max_len: int | None = None,
 ) -> StaticEncoder:
-    """The static encoder of a teacher, distilled on first use (about a minute on two cores) and cached.
+    """Load the static encoder of a teacher, distilled on first use (about a minute on two cores) and cached.
 
     Args:
         name: Name of the encoder, for records.

@@ -45,7 +45,7 @@ class Position(BaseModel):
     seconds: float = 0.0
     """Seconds of training, those before an interruption included."""
     processor_seconds: float | None = None
-    """The same in seconds of processor time; None where a part of the training did not count them."""
+    """Processor time of training in seconds; None if a part of the training did not measure it."""
     best: float | None = None
     """Best validation score of the stage; None before the first validation."""
     best_epoch: Count = 0
