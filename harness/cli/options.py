@@ -28,11 +28,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what is done and w
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
-def comma_list(text: str) -> list[str]:
-    """The parts of a list with commas; empty ones are left out."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def typed_layers(config: Path | None, override: list[str] | None, options: dict[str, Any]) -> "list[Layer]":
     """The settings of a file, over them those of `--set`, over them the options that were given."""
     from harness.settings.layers import Layer, parse_override, read_config_file

@@ -52,7 +52,11 @@ def plan(
     from harness.plan.estimate import make_plan
 
     named = {key: value for layer in layers for key, value in layer.values.items() if key in ("method", "dataset")}
-    names = (method or str(named.get("method", DEFAULT_METHOD)), dataset or str(named.get("dataset", DEFAULT_DATASET)))
+    if method is None:
+        method = str(named.get("method", DEFAULT_METHOD))
+    if dataset is None:
+        dataset = str(named.get("dataset", DEFAULT_DATASET))
+    names = (method, dataset)
     found = make_plan(*names, layers, _target(*names, layers, memory))
     if as_json:
         from harness.plan.estimate import as_json as to_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Json, comma_list
+from harness.cli.options import Json
 from harness.cli.show import print_json, say, short_path, show_tables
 from harness.errors import UserError
 from harness.io.files import home, write_text
@@ -93,7 +93,7 @@ def report(
     elif collect or write or check:
         _keep(given, folder, collect=collect, write=write, check=check, explorer=explorer)
     elif compare:
-        _compare(given, tuple(comma_list(metrics)), resamples, seed, allow_mixed)
+        _compare(given, metrics, resamples, seed, allow_mixed)
     elif table is not None:
         _tables(given, table)
     else:
@@ -130,6 +130,8 @@ class _Given:
     @property
     def datasets(self) -> list[str] | None:
         """The datasets that were named; None for all."""
+        from harness.settings.layers import comma_list
+
         return comma_list(self.dataset) if self.dataset else None
 
     @property
@@ -144,7 +146,7 @@ class _Given:
         from harness.runs.record import runs_folder
 
         folders = self.runs or [runs_folder()]
-        for folder in folders if required else ():
+        for folder in folders if required or self.runs else ():
             if not folder.is_dir():
                 raise UserError(f"{folder} has no runs; make one with `python -m harness run`")
         return folders
@@ -171,12 +173,15 @@ def _everything(given: _Given) -> None:
     _put(given, comparison(records, given.one_dataset))
 
 
-def _compare(given: _Given, wanted: tuple[str, ...], resamples: int, seed: int, allow_mixed: bool) -> None:
+def _compare(given: _Given, metrics: str, resamples: int, seed: int, allow_mixed: bool) -> None:
     from harness.report.compare import compare, find_contenders, split_names
+    from harness.settings.layers import comma_list
 
-    folders = given.folders(required=bool(given.runs))  # run folders may be named by their paths
+    folders = given.folders(required=False)  # run folders may be named by their paths
     contenders = find_contenders(split_names(given.names), folders, given.one_dataset)
-    found: Comparison = compare(contenders, wanted, resamples=resamples, seed=seed, allow_mixed=allow_mixed)
+    found: Comparison = compare(
+        contenders, tuple(comma_list(metrics)), resamples=resamples, seed=seed, allow_mixed=allow_mixed
+    )
     if given.as_json:
         print_json(found.as_dict())
     else:
@@ -187,6 +192,7 @@ def _tables(given: _Given, text: str) -> None:
     """Published tables from runs, and the others that `harness ls tables` lists."""
     from harness.report.documents import as_dict, documents
     from harness.report.tables import FORMATS, render
+    from harness.settings.layers import comma_list
 
     ids = list(dict.fromkeys(comma_list(text)))
     if not ids:

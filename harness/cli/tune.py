@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import DryRun, Json, Track, Workers, comma_list
+from harness.cli.options import DryRun, Json, Track, Workers
 from harness.cli.report import REPORTS
 from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
@@ -91,6 +91,7 @@ def _nothing_to_search(tuning: "Tuning", dry_run: bool, as_json: bool) -> None:
 
 def _wanted(tuning: "Tuning", datasets: str | None, rows: str | None) -> "list[tuple[str, TuningRow]]":
     from harness.errors import unknown_name
+    from harness.settings.layers import comma_list
 
     def named(text: str | None, known: list[str], kind: str) -> list[str]:
         words = known if text is None else comma_list(text)

@@ -1,4 +1,4 @@
-"""Arguments that bench and sweep share: lists, `--set`, and the weights of an encoder."""
+"""Arguments that bench and sweep share: `--set`, and the weights of an encoder."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,6 @@ from harness.errors import UserError
 from harness.model import is_folder
 from harness.settings.layers import Layer, parse_override
 from harness.settings.schema import RunConfig
-
-
-def listed(text: str) -> list[str]:
-    """Split a list at commas; empty words are left out."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def override_layer(text: str, command: str, options: Mapping[str, str], evaluate: str, method: str = "") -> Layer:

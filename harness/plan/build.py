@@ -242,9 +242,9 @@ class Built:
         calls, encoder = self.calls(half=half), self.inputs.encoder
         standing = [*model.parameters(), *model.buffers(), *held(stage.optimiser, Tensor)]
         if encoder.micro_batched:  # measure all calls before the step: inside it they are only replayed
-            for texts in (self.inputs.train_tokens, self.inputs.label_tokens):
-                for length in np.unique(texts.lengths[: self.data.filled]).tolist():
-                    calls.of(1, length, train=True)
+            rows_and_labels = self.inputs.train_tokens.lengths[: self.data.filled], self.inputs.label_tokens.lengths
+            for length in np.unique(np.concatenate(rows_and_labels)).tolist():
+                calls.of(1, length, train=True)
         model.train()
         with as_on(self.kind), Trace(standing) as trace, replayed(encoder, calls, trace):
             objective.backward(Batch(rows, pool, 0), trace)

@@ -17,6 +17,7 @@ from harness.errors import UserError
 from harness.model.encoders.encoder import Encoder
 from harness.settings.method import Inputs
 from harness.settings.schema import RunConfig
+from harness.train.inputs import validation_count
 
 PIECES_PER_WORD = {"title": 1.6, "title+content": 1.35}
 """Word pieces per word under BERT's vocabulary, by kind of text. Counted: 1.36 in the texts of lf-debian, 1.53 in the
@@ -92,9 +93,8 @@ def data_sizes(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataSi
     row_tokens = min(max_len, words * pieces + FRAME)
     label_tokens = min(max_len, label_words * pieces + FRAME)
     assumed.append(f"{row_tokens:.0f} tokens a row and {label_tokens:.0f} a label, of at most {max_len}")
-    held = config.validation.size
-    validation_rows = round(held) if held >= 1 else round(held * figures.train)
-    kept = max(1, figures.train - validation_rows)
+    validation_rows = validation_count(config, figures.train)
+    kept = figures.train - validation_rows
     augmented = _augmented_rows(config, kept, figures.labels)
     filtered = _FILTER_PAIRS_PER_ROW if card.filter != "optional" and config.filter else 0.0
     return DataSizes(

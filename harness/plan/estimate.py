@@ -473,8 +473,9 @@ class Plan:
     def _encode_cost(self, rows: float, labels: float = 0) -> Cost:
         """Return the cost of encoding so many rows and labels without gradients."""
         inputs, calls, cost = self.run.inputs, self.run.calls(), Cost()
-        for texts, count in ((inputs.train_tokens, rows), (inputs.label_tokens, labels)):
-            lengths, shares = np.unique(texts.lengths[: self.data.filled], return_counts=True)
+        filled = inputs.train_tokens.lengths[: self.data.filled]
+        for widths, count in ((filled, rows), (inputs.label_tokens.lengths, labels)):
+            lengths, shares = np.unique(widths, return_counts=True)
             for length, share in zip(lengths.tolist(), (shares / shares.sum()).tolist(), strict=True):
                 cost += calls.of(1, max(1, length), train=False).forward * (count * share)
         return cost

@@ -31,6 +31,11 @@ class Layer:
     values: dict[str, Any]
 
 
+def comma_list(text: str) -> list[str]:
+    """Split a list at commas; empty words are left out."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def parse_override(text: str) -> dict[str, Any]:
     """Turn a `--set key=value` into nested values; dots reach nested keys.
 

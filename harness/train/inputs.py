@@ -30,9 +30,9 @@ class Tokens:
     labels: Ragged
 
 
-def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split the train rows into those to train on and those for validation; a seeded draw, both sorted."""
-    size, rows = config.validation.size, dataset.train.shape[0]
+def validation_count(config: RunConfig, rows: int) -> int:
+    """Return how many of the train rows are for validation; raise `UserError` if it cannot be so many."""
+    size = config.validation.size
     count = round(size) if size >= 1 else round(size * rows)
     if config.evaluate == "validation" and not count:
         raise UserError("evaluate=validation needs validation rows; set validation.size, for example 0.1")
@@ -42,6 +42,13 @@ def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.in
         raise UserError("validation.patience needs rows to judge by; set validation.size, for example 0.1")
     if count >= rows:
         raise UserError(f"validation.size is {count:,}, but there are {rows:,} train rows; leave some to train on")
+    return count
+
+
+def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split the train rows into those to train on and those for validation; a seeded draw, both sorted."""
+    rows = dataset.train.shape[0]
+    count = validation_count(config, rows)
     names = metrics.names(config.ks, dataset.card.propensity is not None)
     if count and config.validation.metric not in names:
         raise unknown_name("validation.metric", config.validation.metric, names)

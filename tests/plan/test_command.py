@@ -51,6 +51,22 @@ def test_the_micro_batch_is_the_largest_power_of_two_that_fits() -> None:
     assert planned("dpr").best_micro_batch is None  # a bag of tokens takes a batch as a whole
 
 
+@pytest.mark.parametrize(
+    ("dataset", "validation"),
+    [("synthetic:train=2,labels=90", 0), ("synthetic:train=240,test=60,labels=90", 0.99)],
+)
+def test_a_few_train_rows_have_a_plan(dataset: str, validation: float) -> None:
+    """Labels have texts of lengths that no row has."""
+    layers = [Layer("test", {"encoder": "tiny", "validation": {"size": validation}})]
+    assert make_plan("unidec", dataset, layers, cpu_target()).device_bytes > 0
+
+
+def test_rows_that_a_run_does_not_have_are_refused() -> None:
+    layers = [Layer("test", {"encoder": "tiny", "validation": {"size": 500}})]
+    with pytest.raises(UserError, match="size is 500, but there are 240"):
+        make_plan("unidec", "synthetic:train=240,test=60,labels=90", layers, cpu_target())
+
+
 def test_what_does_not_fit_says_what_to_change() -> None:
     plan = planned("unidec", memory=4)
     assert "does not fit 4 GB" in verdict(plan)

@@ -175,6 +175,14 @@ def test_a_folder_of_an_earlier_version_is_refused_and_converted(
     assert "damaged.json" in capsys.readouterr().err
 
 
+def test_a_folder_that_was_named_must_be_there(
+    workspace: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("report", "--collect", "--runs", str(tmp_path / "typo"), "--folder", str(out)) == 2
+    assert "typo" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_rows_that_are_not_those_of_the_record_are_left_out(dataset: Dataset, runs: Path, out: Path) -> None:
     for name in ("gone", "other", "broken", "narrow", "half", "fine"):
         add_run(runs, dataset, name)

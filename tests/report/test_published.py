@@ -85,6 +85,11 @@ def test_versions_are_never_mixed_in_one_table(change: dict[str, Any]) -> None:
     assert table.left_out == (0 if "encoder" in change else 1)
 
 
+def test_a_record_without_a_digest_has_a_caption() -> None:
+    table = only([record("a", digest=None), record("b", eta=0, digest=None)])
+    assert "data None" in as_table(table, Results(())).caption
+
+
 def test_failed_runs_and_trials_fill_no_row() -> None:
     """fault 61"""
     trial = record("b")

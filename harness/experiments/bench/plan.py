@@ -12,12 +12,12 @@ from harness.data.prepare import resolve
 from harness.errors import MissingDataError, UserError, unknown_name
 from harness.experiments.bench import Cell, Request
 from harness.experiments.bench.store import key_of
-from harness.experiments.request import encoder_weights, listed, override_layer
+from harness.experiments.request import encoder_weights, override_layer
 from harness.machine.device import choose_device
 from harness.model import check_encoder
 from harness.run import resolve_config
 from harness.runs.metadata import describe, recorded
-from harness.settings.layers import Layer, merge, route_parameters
+from harness.settings.layers import Layer, comma_list, merge, route_parameters
 from harness.settings.method import load_method, methods
 from harness.settings.schema import RunConfig
 from harness.train.inputs import validation_split
@@ -153,7 +153,7 @@ def chosen_methods(text: str, faults: Faults) -> list[str]:
     """Parse `--methods` (`a,b`, `all`, `all,-c`) into names in the order given, each once."""
     names: list[str] = []
     left_out: set[str] = set()
-    for word in listed(text):
+    for word in comma_list(text):
         name = word.removeprefix("-")
         if word == "all":
             names += methods()
@@ -172,7 +172,7 @@ def chosen_methods(text: str, faults: Faults) -> list[str]:
 def known_datasets(text: str, faults: Faults) -> list[str]:
     """Parse `--datasets`, `x,y`, into names and folders; in `synthetic:train=9,test=9` the comma is part of a name."""
     names: list[str] = []
-    for word in listed(text):
+    for word in comma_list(text):
         if re.fullmatch(r"\w+=[^=]*", word) and names and names[-1].startswith("synthetic:"):
             names[-1] += f",{word}"
         else:
@@ -191,7 +191,7 @@ def known_datasets(text: str, faults: Faults) -> list[str]:
 
 def parsed_seeds(text: str, faults: Faults) -> list[int]:
     """Parse `--seeds` (`0,1,2`) into numbers, each once."""
-    words = listed(text)
+    words = comma_list(text)
     wrong = [word for word in words if not (re.fullmatch(r"[0-9]{1,19}", word) and int(word) < 2**63)]
     if wrong or not words:
         faults.add(UserError(f"--seeds takes whole numbers from 0, for example 0,1,2 (got {text!r})"))

@@ -21,7 +21,6 @@ from harness.experiments.bench.plan import (
     resolved,
     setting_layers,
 )
-from harness.experiments.request import listed
 from harness.report.cells import Table
 from harness.report.published import (
     RowResult,
@@ -35,7 +34,7 @@ from harness.report.published import (
 )
 from harness.report.results import Results
 from harness.runs.record import RunRecord
-from harness.settings.layers import Layer
+from harness.settings.layers import Layer, comma_list
 from harness.settings.published import PublishedTable, published_table
 
 
@@ -117,12 +116,12 @@ def plan_tables(request: Request) -> TablePlan:
 
 def _named_tables(text: str, faults: Faults) -> list[PublishedTable]:
     tables = []
-    for name in dict.fromkeys(listed(text)):
+    for name in dict.fromkeys(comma_list(text)):
         try:
             tables.append(published_table(name))
         except UserError as error:
             faults.add(error)
-    if not listed(text):
+    if not comma_list(text):
         faults.add(UserError("--table names none, for example thesis-2.5; `python -m harness ls published` lists them"))
     return tables
 
@@ -132,7 +131,7 @@ def _chosen_rows(
 ) -> list[RowResult]:
     """Return the rows asked for; one that cannot be run is left out if methods or rows are named."""
     methods = request.methods
-    chosen, every = chosen_methods(methods, faults), "all" in listed(methods) and request.rows is None
+    chosen, every = chosen_methods(methods, faults), "all" in comma_list(methods) and request.rows is None
     stems = _named_rows(request.rows, tables, faults)
     every_row = [
         row
@@ -155,12 +154,12 @@ def _named_rows(text: str | None, tables: list[PublishedTable], faults: Faults) 
     known = list(dict.fromkeys(row.stem for table in tables for row in table.rows))
     if text is None:
         return known
-    for name in listed(text):
+    for name in comma_list(text):
         if tables and name not in known:
             faults.add(unknown_name(f"row of {', '.join(table.table for table in tables)}", name, known))
-    if not listed(text):
+    if not comma_list(text):
         faults.add(UserError("--rows names none; leave it out for all rows of the table"))
-    return listed(text)
+    return comma_list(text)
 
 
 def _wanted(row: RowResult, layers: dict[str, list[Layer]]) -> Wanted:

@@ -7,7 +7,7 @@ from harness import metrics
 from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.errors import UserError, unknown_name
-from harness.experiments.request import encoder_weights, listed, override_layer
+from harness.experiments.request import encoder_weights, override_layer
 from harness.experiments.sweep import PRUNERS, SAMPLERS, Plan, Request, Timing, study_folder
 from harness.experiments.sweep.space import Space, default_names, parse_over, settings_of, starts, to_json
 from harness.experiments.sweep.study import storage_address
@@ -16,7 +16,7 @@ from harness.machine.device import choose_device
 from harness.run import resolve_config
 from harness.runs.metadata import describe, recorded, recorded_name
 from harness.settings.identity import marked
-from harness.settings.layers import Layer, flat, merge, route_parameters
+from harness.settings.layers import Layer, comma_list, flat, merge, route_parameters
 from harness.settings.method import load_method
 from harness.settings.schema import RECORD, SPEED, RunConfig
 from harness.tracking import make_tracker
@@ -41,7 +41,7 @@ def make_plan(request: Request, timing: Timing) -> Plan:
     given = [override_layer(text, "sweep", _OWN_OPTIONS, _ON_TEST_ROWS) for text in request.settings]
     if request.encoder is not None:
         given.append(Layer("--encoder", {"encoder": request.encoder}))
-    objectives = tuple(dict.fromkeys(listed(request.objective)))
+    objectives = tuple(dict.fromkeys(comma_list(request.objective)))
     if len(objectives) not in (1, 2):
         raise UserError(f"--objective takes one metric or two, for example P@1,PSP@5 (got {request.objective!r})")
     layers, config = _shared_settings(request, given, objectives)
