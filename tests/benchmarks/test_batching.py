@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.batching import LabelPool
-from harness.batching.cluster import balanced_clusters, cluster_count
+from harness.batching.cluster import MOST_ITERATIONS, balanced_clusters, cluster_count
 from harness.batching.pool import LabelPicker
 from harness.index import search
 from harness.machine.memory import peak_memory_gib
@@ -113,8 +113,8 @@ def _first(count: int | None, kinds: Iterable[list[int]]) -> set[int]:
 
 # ---------------------------------------------------------------- clusters
 
-POINTS, SIZE, ITERATIONS = size(100_000, 2_000), 96, 10
-_POINTS = f"{POINTS:,} x {DIMENSION} into {cluster_count(POINTS, SIZE):,} clusters, {ITERATIONS} iterations"
+POINTS, SIZE = size(100_000, 2_000), 96
+_POINTS = f"{POINTS:,} x {DIMENSION} into {cluster_count(POINTS, SIZE):,} clusters, {MOST_ITERATIONS} iterations"
 
 
 def topic_vectors(rows: int = POINTS, seed: int = 0) -> NDArray[np.float32]:
@@ -135,7 +135,7 @@ def test_balanced_clusters(race: Race) -> None:
     vectors = topic_vectors()
 
     def theirs() -> None:
-        kmeans = faiss.Kmeans(DIMENSION, cluster_count(POINTS, SIZE), niter=ITERATIONS, spherical=True, seed=1)
+        kmeans = faiss.Kmeans(DIMENSION, cluster_count(POINTS, SIZE), niter=MOST_ITERATIONS, spherical=True, seed=1)
         kmeans.train(vectors)
         kmeans.index.search(vectors, 1)
 
@@ -143,7 +143,7 @@ def test_balanced_clusters(race: Race) -> None:
         "balanced clusters",
         _POINTS,
         f"Kmeans, spherical, not balanced, {_THREADS}",
-        lambda: balanced_clusters(vectors, SIZE, seed=0, iterations=ITERATIONS),
+        lambda: balanced_clusters(vectors, SIZE, seed=0),
         theirs,
         at_most=0.7,
         rounds=2,
