@@ -481,6 +481,20 @@ def check_query(query: dict[str, Any], row: int, one: World = MADE) -> None:
             assert float(known[0]) == pytest.approx(score, abs=0.005) if known else score is None
 
 
+def test_a_click_counts_when_the_list_is_drawn_anew_meanwhile(tab: Visitor, whole: Path) -> None:
+    """Hits of a method, or texts, arrive between press and release."""
+    with tab.visit(whole) as page:
+        loaded(page)
+        option = page.locator(f"{OPTIONS}[data-row='2']")
+        option.hover()
+        page.mouse.down()
+        option.evaluate("node => { node.id = 'pressed'; }")
+        page.locator("#query-search").dispatch_event("input")
+        expect(page.locator("#pressed")).to_have_count(0)
+        page.mouse.up()
+        shows(page, 2)
+
+
 def test_a_query_is_shown_with_hits_misses_frequency_and_scores(tab: Visitor, whole: Path) -> None:
     """fault 64: queries and labels are markup, code and nothing at all"""
     with tab.visit(whole) as page:

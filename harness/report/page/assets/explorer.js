@@ -264,7 +264,7 @@ function longList(box, render, choose) {
         "aria-selected": String(position === chosen),
         "aria-posinset": position + 1,
         "aria-setsize": items.length,
-        onclick: () => pick(position),
+        onclick: (event) => event.detail || pick(position), // without a pointer: a screen reader's
       },
       ...render(items[position]),
     );
@@ -299,6 +299,13 @@ function longList(box, render, choose) {
     if (chosen >= 0) box.scrollTop = chosen * ROW_HEIGHT - (box.clientHeight - ROW_HEIGHT) / 2;
     draw(true);
   }
+
+  // not by clicks: there is none where the option under the pointer was drawn anew between press and release
+  const under = (event) => Math.floor((event.clientY - spacer.getBoundingClientRect().top) / ROW_HEIGHT);
+  let pressed = -1;
+  spacer.addEventListener("pointerdown", (event) => { pressed = event.button === 0 ? under(event) : -1; });
+  spacer.addEventListener("pointerup", (event) => { if (pressed >= 0 && pressed === under(event)) pick(pressed); });
+  spacer.addEventListener("pointercancel", () => { pressed = -1; });
 
   box.addEventListener("scroll", () => draw(), { passive: true });
   new ResizeObserver(() => draw()).observe(box);
