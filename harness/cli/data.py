@@ -39,6 +39,13 @@ def prepare(name: Name, as_json: Json = False) -> None:
         return
     _show_statistics(f"{card.name} is ready", manifest["statistics"])
     _show_warnings(manifest)
+    if repeated := manifest["statistics"]["test_rows_with_a_train_text"]:
+        say(
+            f"warning: {repeated:,} test rows have a text that a train row has too; `data check` names the first",
+            err=True,
+        )
+    if card.source == "repository":
+        say(f"text         of a row: {card.text}; of a label: {card.recipe_of_labels}")
     say(f"prepared in  {short_path(folder)}")
     say(f"digest       {manifest['digest']}")
 

@@ -108,6 +108,7 @@ def _datasets() -> Listing:
         figures = card.statistics
         rows.append(
             {"name": name, "train": figures.train, "test": figures.test, "labels": figures.labels}
+            | {"text": card.text, "label_text": card.recipe_of_labels}
             | {"state": state, "summary": card.summary, "licence": card.licence, "homepage": card.homepage}
         )
     return ["name", "train", "test", "labels", "state", "summary"], rows

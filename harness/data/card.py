@@ -23,6 +23,9 @@ Count = Annotated[int, Field(gt=0)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
+Recipe = Literal["title", "title+content"]
+
+
 class Statistics(Strict):
     """Published statistics of a dataset; None for those that are not published."""
 
@@ -32,6 +35,7 @@ class Statistics(Strict):
     rows_per_label: Positive | None = None
     labels_per_row: Positive | None = None
     words_per_row: Positive | None = None
+    words_per_label: Positive | None = None
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Relative tolerance of the averages; counts must match exactly unless `approximate` is set."""
     approximate: bool = False
@@ -81,8 +85,11 @@ class DatasetCard(Strict):
     summary: str
     version: Annotated[int, Field(ge=1)] = 1
     source: Literal["repository", "jsonl", "pydocs", "debian", "synthetic"]
-    text: Literal["title", "title+content"] = "title"
+    text: Recipe = "title"
     """Fields of a `trn.json.gz` row that make its text; for data built here, short or long text."""
+    label_text: Recipe | None = None
+    """Fields of a `lbl.json.gz` row that make a label's text; by default those of `text`, or titles in data built here.
+    Files of one text per line (Y.txt, Yf.txt) are taken as they are."""
     options: dict[str, int | float | str | bool] = Field(default={})
     """Options of the data source, for example the size of `synthetic`."""
     statistics: Statistics = Statistics()
@@ -107,12 +114,23 @@ class DatasetCard(Strict):
         """Whether the data is built on this machine instead of being downloaded."""
         return self.source in ("pydocs", "debian", "synthetic")
 
+    @property
+    def recipe_of_labels(self) -> Recipe:
+        """Fields that make the text of a label."""
+        return self.label_text or ("title" if self.built_here else self.text)
+
     @model_validator(mode="after")
     def _name_is_safe(self) -> "DatasetCard":
         try:
             checked_name("dataset", self.name)
         except UserError as error:
             raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
+    def _labels_have_fields(self) -> "DatasetCard":
+        if self.label_text is not None and self.source != "repository":
+            raise ValueError(f"label_text is for source: repository; labels of {self.source} have one text")
         return self
 
 

@@ -3,14 +3,10 @@
 The result is a `CheckReport`, one row per check. A row fails (`differs`) if a published figure, a checksum or a rule is
 broken; it is a `warning` if the data is odd but usable, and `unknown` if there is nothing to compare with. The best P@k
 any method can reach is mean_i min(n_i, k) / k over rows with n_i reachable labels.
-
-Equal texts are found by a 64-bit hash of every row; rows with equal hashes are then compared.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.data import Dataset
+from harness.data.equal import RowPairs, equal_rows, repeated_rows, scan_rows
 from harness.data.prepare import COLUMNS, MATRICES, raw_folder, statistics
 from harness.data.ragged import Texts
 from harness.errors import DataError, UserError
@@ -27,7 +24,6 @@ from harness.io.progress import Advance, progress
 
 Verdict = Literal["ok", "differs", "unknown", "warning"]
 Figure: TypeAlias = float | int | str | None
-RowPairs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 LONG_TEXT_BYTES = 1_000_000
 """Texts longer than this are reported; they are more likely a parsing fault than a document."""
@@ -237,55 +233,3 @@ def _texts(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
 def _first_pair(name: str, other: str, pairs: RowPairs) -> str:
     earlier, later = pairs
     return f"first: {name} row {later[0]} equals {other} row {earlier[0]} (counted from 0)" if len(later) else ""
-
-
-@dataclass(frozen=True)
-class RowScan:
-    """Properties of every row of a column, from one pass over its bytes."""
-
-    hashes: NDArray[np.uint64]
-    """64-bit hash of each text, [N]."""
-    solid: NDArray[np.bool_]
-    """Whether the text has a byte that is not ASCII whitespace, [N]."""
-    nul: NDArray[np.bool_]
-    """Whether the text has a NUL byte, [N]."""
-
-
-def scan_rows(texts: Texts, advance: Advance | None = None) -> RowScan:
-    """Return hashes and properties of every row of a column, reading one row at a time."""
-    values, bounds = np.asarray(texts.values), texts.offsets.tolist()
-    hashes, solid, nul = bytearray(), bytearray(), bytearray()
-    for start, stop in pairwise(bounds):
-        text = values[start:stop].tobytes()
-        hashes += hashlib.blake2b(text, digest_size=8).digest()
-        solid.append(bool(text.strip()))
-        nul.append(b"\0" in text)
-    if advance:
-        advance(len(values))
-    return RowScan(np.frombuffer(hashes, np.uint64), np.frombuffer(solid, bool), np.frombuffer(nul, bool))
-
-
-def equal_rows(left: Texts, left_scan: RowScan, right: Texts, right_scan: RowScan) -> RowPairs:
-    """Return pairs (row of left, row of right) of equal texts, at most one per row of right; blanks are left out."""
-    rows = np.flatnonzero(left_scan.solid)
-    rows = rows[np.argsort(left_scan.hashes[rows], kind="stable")]
-    hashes, wanted = left_scan.hashes[rows], np.flatnonzero(right_scan.solid)
-    place = np.searchsorted(hashes, right_scan.hashes[wanted])
-    hit = place < len(rows)
-    hit[hit] = hashes[place[hit]] == right_scan.hashes[wanted[hit]]
-    return _confirmed(left, rows[place[hit]], right, wanted[hit])
-
-
-def repeated_rows(texts: Texts, scan: RowScan) -> RowPairs:
-    """Return pairs (first row of a text, later row with the same text), by later row; blanks are left out."""
-    rows = np.flatnonzero(scan.solid)
-    _, first, kind = np.unique(scan.hashes[rows], return_index=True, return_inverse=True)
-    earlier = rows[first[kind]]
-    later = earlier != rows
-    return _confirmed(texts, earlier[later], texts, rows[later])
-
-
-def _confirmed(left: Texts, i: NDArray[np.int64], right: Texts, j: NDArray[np.int64]) -> RowPairs:
-    """Return those pairs of rows (i, j) whose texts are equal, not only their hashes."""
-    equal = np.fromiter((left[a] == right[b] for a, b in zip(i, j, strict=True)), bool, len(i))
-    return i[equal], j[equal]

@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 
 from harness.data import Dataset
 from harness.data.card import DatasetCard, find_card
+from harness.data.equal import SOLID_BYTE, equal_rows, scan_rows
 from harness.data.ragged import RaggedWriter, Texts
 from harness.errors import DataError, UserError
 from harness.io.arrays import load_array, save_array
@@ -28,8 +29,6 @@ FORMAT = 1
 
 COLUMNS = ("train.text", "test.text", "labels.text", "labels.id")
 MATRICES = ("train.labels", "test.labels", "train.filter", "test.filter")
-SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))
-"""Whether each byte value is not ASCII whitespace, [256]."""
 
 
 class Source(Protocol):
@@ -94,7 +93,8 @@ class DatasetWriter:
         digest = hashlib.sha256(f"prepared-{FORMAT}".encode())
         for path in sorted(self._folder.glob("*.npy")):
             digest.update(f"{path.name} {sha256_file(path)}\n".encode())
-        return {"digest": digest.hexdigest(), "statistics": statistics(columns, matrices)}
+        figures = {**statistics(columns, matrices), "test_rows_with_a_train_text": repeated_test_rows(columns)}
+        return {"digest": digest.hexdigest(), "statistics": figures}
 
 
 def empty_pattern(rows: int, labels: int) -> csr_array:
@@ -129,6 +129,7 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
         "labels_per_row": train.nnz / max(train.shape[0], 1),
         "rows_per_label": train.nnz / max(train.shape[1], 1),
         "words_per_row": count_words(columns["train.text"]) / max(train.shape[0], 1),
+        "words_per_label": count_words(columns["labels.text"]) / max(train.shape[1], 1),
         "labels_per_test_row": test.nnz / max(test.shape[0], 1),
         "train_rows_without_labels": int((np.diff(train.indptr) == 0).sum()),
         "test_rows_without_labels": int((np.diff(test.indptr) == 0).sum()),
@@ -138,6 +139,12 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
         "test_filter_pairs": matrices["test.filter"].nnz,
         "test_filter_depth": int(np.diff(matrices["test.filter"].indptr).max(initial=0)),
     }
+
+
+def repeated_test_rows(columns: dict[str, Texts]) -> int:
+    """Return how many test rows have a text that a train row has too, byte for byte; blank ones are left out."""
+    train, test = columns["train.text"], columns["test.text"]
+    return len(equal_rows(train, scan_rows(train), test, scan_rows(test))[1])
 
 
 def count_words(texts: Texts, block: int = 2**22) -> int:
@@ -168,9 +175,8 @@ def prepare(card: DatasetCard, raw: Path | None = None) -> tuple[Path, dict[str,
     raw = raw or raw_folder(card)
     source = SOURCES.get(card.source)()
     fingerprint = source.fingerprint(card, raw)
-    key = sha256_json(
-        {"format": FORMAT, "source": card.source, "text": card.text, "options": card.options, **fingerprint}
-    )
+    recipe = {"text": card.text, "label_text": card.recipe_of_labels, "options": card.options}
+    key = sha256_json({"format": FORMAT, "source": card.source, **recipe, **fingerprint})
     folder = home() / "cache" / "datasets" / f"{card.name}-{key[:16]}"
 
     def build(temporary: Path) -> dict[str, Any]:

@@ -220,14 +220,18 @@ def _checked_manifest(
         raise DataError("damaged", path) from error
     if not whole or not (files or sealed):
         raise DataError("damaged", path)
+    faults: dict[Path, str] = {}
     for name, (sha256, length) in files.items():
         file = place_inside(folder, name)
         if not file.is_file():
-            raise DataError("missing", file)
-        if (size := file.stat().st_size) != length:
-            raise DataError(f"{size:,} bytes, {length} by its manifest", file)
-        if verify and sha256_file(file) != sha256:
-            raise DataError("its sha256 is not that of its manifest", file)
+            faults[file] = "missing"
+        elif (size := file.stat().st_size) != length:
+            faults[file] = f"{size:,} bytes, {length} by its manifest"
+        elif verify and sha256_file(file) != sha256:
+            faults[file] = "its sha256 is not that of its manifest"
+    if faults:
+        (first, fault), *others = faults.items()
+        raise DataError("; ".join([fault, *(f"{file.name}: {what}" for file, what in others)]), first)
     return manifest
 
 

@@ -22,7 +22,7 @@ _LIMIT_DEPTH = 32
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping from a file; `DataError`, with the line if known, if it cannot be used."""
     if not path.is_file():
-        raise DataError("no such file", path)
+        raise DataError("a folder; name a file" if path.is_dir() else "no such file", path)
     if path.stat().st_size > _LIMIT_BYTES:
         raise DataError(f"larger than {_LIMIT_BYTES:,} bytes; a config is a page of text", path)
     try:

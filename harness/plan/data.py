@@ -89,9 +89,8 @@ def data_sizes(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataSi
     per_row = figures.labels_per_row or 5.0
     if figures.labels_per_row is None:
         assumed.append("5 labels a row: the card does not say")
-    words, label_words, pieces = _words(card, assumed)
-    row_tokens = min(max_len, words * pieces + FRAME)
-    label_tokens = min(max_len, label_words * pieces + FRAME)
+    words, row_tokens, label_words, label_tokens = _words_and_tokens(card, assumed)
+    row_tokens, label_tokens = min(max_len, row_tokens), min(max_len, label_tokens)
     assumed.append(f"{row_tokens:.0f} tokens a row and {label_tokens:.0f} a label, of at most {max_len}")
     validation_rows = validation_count(config, figures.train)
     kept = figures.train - validation_rows
@@ -116,18 +115,25 @@ def data_sizes(card: DatasetCard, config: RunConfig, encoder: Encoder) -> DataSi
     )
 
 
-def _words(card: DatasetCard, assumed: list[str]) -> tuple[float, float, float]:
-    """Return words per row, words per label, and word pieces per word."""
-    words = card.statistics.words_per_row
+def _words_and_tokens(card: DatasetCard, assumed: list[str]) -> tuple[float, float, float, float]:
+    """Return words and tokens of a row, and words and tokens of a label."""
+    figures = card.statistics
     if card.source == "synthetic":
-        return words or 8.0, float(card.options.get("signature", 3)), PIECES_PER_MADE_WORD
-    pieces = PIECES_PER_WORD[card.text]
-    assumed.append(f"{pieces} word pieces a word")
-    if card.text == "title":
-        return words or TITLE_WORDS, words or TITLE_WORDS, pieces
-    if words is None:
+        row, label = figures.words_per_row or 8.0, float(card.options.get("signature", 3))
+        return row, row * PIECES_PER_MADE_WORD + FRAME, label, label * PIECES_PER_MADE_WORD + FRAME
+    recipes = (card.text, card.recipe_of_labels)
+    # a label with the fields of a row is taken to be as long as one
+    same = figures.words_per_row if card.text == card.recipe_of_labels else None
+    counted = (figures.words_per_row, figures.words_per_label or same)
+    if counted[0] is None and card.text != "title":
         assumed.append("full texts are longer than max_len: the card has no number of words")
-    return words or _FULL_TEXT_WORDS, TITLE_WORDS, pieces
+    found = list[float]()
+    for recipe, words in zip(recipes, counted, strict=True):
+        words = words or (TITLE_WORDS if recipe == "title" else _FULL_TEXT_WORDS)
+        found += [words, words * PIECES_PER_WORD[recipe] + FRAME]
+    used = " and ".join(str(PIECES_PER_WORD[recipe]) for recipe in dict.fromkeys(recipes))
+    assumed.append(f"{used} word pieces a word")
+    return found[0], found[1], found[2], found[3]
 
 
 def _augmented_rows(config: RunConfig, train: int, labels: int) -> int:

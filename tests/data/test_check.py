@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.data import Dataset, load
 from harness.data.card import DatasetCard, Pin, Propensity, Statistics
-from harness.data.check import CheckReport, CheckRow, RowScan, check, equal_rows, repeated_rows, scan_rows
+from harness.data.check import CheckReport, CheckRow, check
 from harness.data.prepare import COLUMNS, MATRICES, DatasetWriter, opened
-from harness.data.ragged import Texts
 from harness.errors import UserError
 from harness.io.files import read_manifest, write_manifest
 
@@ -107,6 +104,16 @@ def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
         assert unusual(report) == {"prepared files": "differs"}
         assert name in row(report, "prepared files").remark
         (tmp_path / name).write_bytes(whole)
+
+
+def test_all_damaged_files_are_named(tmp_path: Path) -> None:
+    dataset = build(tmp_path)
+    (tmp_path / "labels.text.values.npy").unlink()
+    with (tmp_path / "test.labels.indices.npy").open("ab") as file:
+        file.write(b"x")
+    remark = row(check(dataset), "prepared files").remark
+    assert f"{tmp_path / 'labels.text.values.npy'}: missing; test.labels.indices.npy: " in remark
+    assert "train" not in remark
 
 
 def test_slack_belongs_to_averages_and_to_approximate_counts(tmp_path: Path) -> None:
@@ -231,30 +238,3 @@ def test_what_was_planted_is_found(what: str, tmp_path: Path) -> None:
 def test_the_depth_must_be_a_depth(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="k must be at least 1"):
         check(build(tmp_path), k=0)
-
-
-few_words = st.lists(st.sampled_from(["", " ", "a", "b", "ab", "ba", "aab", "a b", "é", "\0", "b" * 40]), max_size=30)
-
-
-@settings(max_examples=80, deadline=None)
-@given(left=few_words, right=few_words)
-def test_equal_rows_are_those_with_equal_bytes(left: list[str], right: list[str]) -> None:
-    ours, theirs = Texts.from_strings(left), Texts.from_strings(right)
-    scan, other = scan_rows(ours), scan_rows(theirs)
-    solid = {text for text in left if text.encode().strip()}
-    assert scan.solid.tolist() == [bool(text.encode().strip()) for text in left]
-    assert scan.nul.tolist() == ["\0" in text for text in left]
-    i, j = equal_rows(ours, scan, theirs, other)
-    assert j.tolist() == [row for row, text in enumerate(right) if text in solid]
-    assert i.tolist() == [left.index(right[row]) for row in j]
-    first, later = repeated_rows(ours, scan)
-    assert later.tolist() == [row for row, text in enumerate(left) if text in solid and left.index(text) < row]
-    assert first.tolist() == [left.index(left[row]) for row in later]
-
-
-def test_rows_whose_hashes_collide_are_compared_byte_for_byte() -> None:
-    texts = Texts.from_strings(["same", "else", "same", "longer"])
-    always = np.ones(4, np.bool_)
-    collided = RowScan(np.zeros(4, np.uint64), always, ~always)
-    first, later = repeated_rows(texts, collided)
-    assert (first.tolist(), later.tolist()) == ([0], [2])

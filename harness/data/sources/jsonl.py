@@ -32,7 +32,7 @@ from ruamel.yaml import YAML
 from scipy.sparse import csr_array
 
 from harness.data.card import DatasetCard, card_paths, read_card
-from harness.data.check import equal_rows, scan_rows
+from harness.data.equal import equal_rows, scan_rows
 from harness.data.pattern import PatternBuilder, from_pairs
 from harness.data.prepare import DatasetWriter, prepare, raw_folder
 from harness.data.ragged import Texts

@@ -8,6 +8,7 @@ last newline is added. The next block is read ahead in a thread, because decompr
 """
 
 import difflib
+import re
 import sys
 import zlib
 from collections.abc import Generator, Iterator
@@ -35,6 +36,13 @@ LIMITS = Limits(total_bytes=sys.maxsize)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC = b"\x1f\x8b"
+UNKNOWN_CHARACTER = "\ufffd".encode()
+HALF_CHARACTER = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""A surrogate, half of a character, as three bytes; no UTF-8 text has them."""
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+"""An escape in JSON: two surrogates that are one character, one without the other, or anything else."""
 _REQUIRED: Any = object()
 _JSON_WORDS = {
     str: "a string",
@@ -176,8 +184,14 @@ def _missing_key(key: str, row: dict[str, Any]) -> str:
     return f"no `{key}` in this row (keys: {', '.join(sorted(row))[:200] or 'none'}){hint}"
 
 
-def json_chunks(path: Path) -> Iterator[JsonRows]:
-    """Parse a file of one JSON object per line; empty lines are accepted only at the end of the file."""
+def json_chunks(path: Path, mended: list[int] | None = None) -> Iterator[JsonRows]:
+    """Parse a file of one JSON object per line; empty lines are accepted only at the end of the file.
+
+    Args:
+        path: The file.
+        mended: Given a list, lone surrogates become U+FFFD, and the numbers of their lines are added to it; without
+            one they are a fault.
+    """
     empty_line = None
     for first, chunk in line_chunks(path):
         lines = chunk.split(b"\n")[:-1]
@@ -189,18 +203,28 @@ def json_chunks(path: Path) -> Iterator[JsonRows]:
         if empty_line is None and len(lines) < count:
             empty_line = first + len(lines)
         if lines:
-            yield _parsed(path, first, lines)
+            yield _parsed(path, first, lines, mended)
 
 
-def _parsed(path: Path, first: int, lines: list[bytes]) -> JsonRows:
+def _parsed(path: Path, first: int, lines: list[bytes], mended: list[int] | None) -> JsonRows:
     try:
         rows = JsonRows(path, first, list(map(orjson.loads, lines)))
     except orjson.JSONDecodeError:
-        raise _first_broken(path, first, lines) from None
+        whole = lines if mended is None else list(map(_mended, lines))
+        if mended is None or whole == lines:
+            raise _first_broken(path, first, lines) from None
+        rows = _parsed(path, first, whole, None)
+        mended += [number for number, (old, new) in enumerate(zip(lines, whole, strict=True), first) if old != new]
     if not {dict}.issuperset(map(type, rows.rows)):
         row = next(i for i, value in enumerate(rows.rows) if type(value) is not dict)
         raise rows.fault(row, f"expected one JSON object per line, found {_JSON_WORDS[type(rows.rows[row])]}")
     return rows
+
+
+def _mended(line: bytes) -> bytes:
+    """Return a line of JSON with U+FFFD for every half of a character, as an escape or as three bytes."""
+    line = HALF_CHARACTER.sub(UNKNOWN_CHARACTER, line)
+    return _ESCAPE.sub(lambda found: UNKNOWN_CHARACTER if found["half"] else found[0], line)
 
 
 def _first_broken(path: Path, first: int, lines: list[bytes]) -> DataError:

@@ -144,12 +144,10 @@ def write_linked(writer: DatasetWriter, links: Links, row_text: list[str], label
             stream.extend_strings([strings[item] for item in chosen.tolist()])
     for name, matrix in split.matrices.items():
         writer.matrix(name, matrix)
-    train_texts = {row_text[item] for item in split.train_items.tolist()}
     return {
         "items": len(links.names),
         "links": len(links.source),
         "mutual_test_pairs": split.mutual_test_pairs,
-        "test_rows_with_a_train_text": sum(row_text[item] in train_texts for item in split.test_items.tolist()),
     }
 
 

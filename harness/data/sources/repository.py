@@ -11,25 +11,26 @@ Filter files are looked for under both of their published names. The folder may 
 it, or a `raw` or `raw_data` folder inside that.
 
 Text is UTF-8. A JSON line that is not is refused; a plain text file that is not is read as latin-1 with a warning,
-because published tools write that. NUL characters become spaces. A row's labels are sorted, and a repeated label is
-kept once. Oddities are collected in `warnings`.
+because published tools write that. NUL characters become spaces, halves of characters (lone surrogates) U+FFFD. A row's
+labels are sorted, and a repeated label is kept once. A missing uid is made, a repeated one is made unique. Oddities are
+collected in `warnings`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from harness.data.card import DatasetCard
+from harness.data.card import DatasetCard, Recipe
 from harness.data.pattern import PatternBuilder
 from harness.data.prepare import DatasetWriter
 from harness.data.ragged import RaggedWriter
-from harness.data.sources.lines import JsonRows, json_chunks, line_chunks
+from harness.data.sources.lines import HALF_CHARACTER, UNKNOWN_CHARACTER, JsonRows, json_chunks, line_chunks
 from harness.data.sources.sparse_text import read_filter, read_labels
 from harness.errors import DataError, MissingDataError
 from harness.io.progress import progress
@@ -89,11 +90,12 @@ def _write_json(
     if path.name.lower().startswith(_LABEL_NAMES.lower()):
         labels = _write_numbered_labels(path, writer, warnings, named=True)
     else:
-        labels = 0
+        uids: list[str | None] = []
         with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
-            for _, uids in json_documents(path, card.text, texts, warnings):
-                ids.extend_strings(uids)
-                labels += len(uids)
+            for _, found in json_documents(path, card.recipe_of_labels, texts, warnings):
+                uids += found
+            ids.extend_strings(unique_ids(uids))
+        labels = len(uids)
         _require_rows(path, labels)
     for split in SPLITS:
         builder, repeats = PatternBuilder(labels), 0
@@ -223,28 +225,53 @@ def missing_message(card: DatasetCard, raw: Path, *, links: bool = True) -> str:
     return "\n".join(lines)
 
 
-Recipe = Literal["title", "title+content"]
-
-
 def json_documents(
     path: Path, recipe: Recipe, column: RaggedWriter, warnings: list[str]
-) -> Iterator[tuple[JsonRows, list[str]]]:
-    """Write the text of every row into `column`; yield the rows of each chunk with their uids.
+) -> Iterator[tuple[JsonRows, list[str | None]]]:
+    """Write the text of every row into `column`; yield the rows of each chunk with their uids, None where one lacks.
 
-    After the whole file is read, raise `DataError` if two rows share a uid.
+    Faults that leave the row usable are mended and counted in `warnings`.
     """
     hashes, empty = [np.zeros(0, np.int64)], 0
+    nameless: list[int] = []
+    mended: list[int] = []
     with progress(f"reading {path.name}") as advance:
-        for rows in json_chunks(path):
+        for rows in json_chunks(path, mended):
             texts = plain_texts(_texts(rows, recipe))
             empty += count_empty(texts)
             column.extend_strings(texts)
-            uids = list(map(str, rows.column("uid", str, int)))
-            hashes.append(np.fromiter(map(hash, uids), np.int64, len(uids)))
+            uids = [None if uid is None else str(uid) for uid in rows.column("uid", str, int, default=None)]
+            nameless += [line for line, uid in enumerate(uids, rows.first) if uid is None]
+            hashes.append(np.fromiter((hash(uid) for uid in uids if uid is not None), np.int64))
             yield rows, uids
             advance(len(rows))
-    _refuse_repeated_uid(path, np.concatenate(hashes))
     warn(warnings, path, empty, "empty texts")
+    _warn_lines(warnings, path, mended, "rows with half a character (a lone surrogate), now U+FFFD")
+    _warn_lines(warnings, path, nameless, "rows without `uid`")
+    _warn_lines(warnings, path, _repeated_uids(path, np.concatenate(hashes)), "rows with the `uid` of an earlier one")
+
+
+def _warn_lines(warnings: list[str], path: Path, lines: list[int], what: str) -> None:
+    if lines:
+        warn(warnings, path, len(lines), f"{what} (first: line {lines[0]:,})")
+
+
+def unique_ids(uids: list[str | None]) -> list[str]:
+    """Return uids with one made of its line for every row that has none, or that of an earlier row."""
+    taken = {uid for uid in uids if uid is not None}
+    if len(taken) == len(uids):
+        return [uid for uid in uids if uid is not None]
+    seen, made = set[str](), list[str]()
+    for line, uid in enumerate(uids, 1):
+        name = f"line {line}" if uid is None else uid
+        if uid is None or uid in seen:
+            name = name if uid is None else f"{uid} (line {line})"
+            while name in taken:
+                name += "'"
+            taken.add(name)
+        seen.add(name)
+        made.append(name)
+    return made
 
 
 def _texts(rows: JsonRows, recipe: Recipe) -> list[str]:
@@ -268,17 +295,17 @@ def count_empty(texts: list[str]) -> int:
     return texts.count("") + sum(map(str.isspace, texts))
 
 
-def _refuse_repeated_uid(path: Path, hashes: NDArray[np.int64]) -> None:
-    """Raise `DataError` if two rows share a uid; the file is read again only if two 8-byte hashes are equal."""
-    hashes.sort()
-    if (hashes[1:] != hashes[:-1]).all():
-        return
-    line_of: dict[str, int] = {}
-    for rows in json_chunks(path):
-        for line, uid in enumerate(map(str, rows.column("uid", str, int)), rows.first):
-            if uid in line_of:
-                raise DataError(f"uid {uid!r} appears on line {line_of[uid]} already", path, line)
-            line_of[uid] = line
+def _repeated_uids(path: Path, hashes: NDArray[np.int64]) -> list[int]:
+    """Return the lines whose uid an earlier line has; the file is read again only if two 8-byte hashes are equal."""
+    values, counts = np.unique(hashes, return_counts=True)
+    suspects = set(values[counts > 1].tolist())
+    seen, lines = set[str](), list[int]()
+    for rows in json_chunks(path, []) if suspects else ():
+        for line, uid in enumerate(rows.column("uid", str, int, default=None), rows.first):
+            if uid is not None and hash(str(uid)) in suspects:
+                lines += [line] if str(uid) in seen else []
+                seen.add(str(uid))
+    return lines
 
 
 def targets(rows: JsonRows, labels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -329,9 +356,12 @@ def line_documents(
 
 
 def _copy_lines(path: Path, column: RaggedWriter, encoding: str, warnings: list[str], named: bool) -> int:
-    total = empty = 0
+    total = empty = halves = 0
     with column, progress(f"reading {path.name}") as advance:
         for first, chunk in line_chunks(path):
+            if encoding == "utf-8" and b"\xed" in chunk:
+                chunk, found = HALF_CHARACTER.subn(UNKNOWN_CHARACTER, chunk)
+                halves += found
             try:
                 text = chunk.decode(encoding).encode() if encoding != "utf-8" or not chunk.isascii() else chunk
             except UnicodeDecodeError as error:
@@ -344,6 +374,7 @@ def _copy_lines(path: Path, column: RaggedWriter, encoding: str, warnings: list[
             empty += blank
             advance(len(lengths))
     warn(warnings, path, empty, "empty texts")
+    warn(warnings, path, halves, "halves of characters (lone surrogates), now U+FFFD")
     return total
 
 

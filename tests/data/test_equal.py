@@ -1,0 +1,69 @@
+"""Equal texts: hashes of rows, over blocks of any size, against comparing every pair."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.data.equal import RowScan, equal_rows, first_alike, repeated_rows, row_hashes, scan_rows
+from harness.data.ragged import Texts
+
+few_words = st.lists(st.sampled_from(["", " ", "a", "b", "ab", "ba", "aab", "a b", "é", "\0", "b" * 40]), max_size=30)
+
+
+@settings(max_examples=80, deadline=None)
+@given(left=few_words, right=few_words)
+def test_equal_rows_are_those_with_equal_bytes(left: list[str], right: list[str]) -> None:
+    ours, theirs = Texts.from_strings(left), Texts.from_strings(right)
+    scan, other = scan_rows(ours), scan_rows(theirs)
+    solid = {text for text in left if text.encode().strip()}
+    assert scan.solid.tolist() == [bool(text.encode().strip()) for text in left]
+    assert scan.nul.tolist() == ["\0" in text for text in left]
+    i, j = equal_rows(ours, scan, theirs, other)
+    assert j.tolist() == [row for row, text in enumerate(right) if text in solid]
+    assert i.tolist() == [left.index(right[row]) for row in j]
+    first, later = repeated_rows(ours, scan)
+    assert later.tolist() == [row for row, text in enumerate(left) if text in solid and left.index(text) < row]
+    assert first.tolist() == [left.index(left[row]) for row in later]
+
+
+def test_rows_whose_hashes_collide_are_compared_byte_for_byte() -> None:
+    texts = Texts.from_strings(["same", "else", "same", "longer"])
+    always = np.ones(4, np.bool_)
+    collided = RowScan(np.zeros(4, np.uint64), always, ~always)
+    first, later = repeated_rows(texts, collided)
+    assert (first.tolist(), later.tolist()) == ([0], [2])
+
+
+words = st.lists(st.text("aAbB \t\n\0é\u00a0", max_size=9), max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=words, block=st.integers(1, 40), before=st.binary(max_size=3))
+def test_hashes_are_equal_where_texts_are_whatever_the_block(texts: list[str], block: int, before: bytes) -> None:
+    column = Texts.from_strings(texts)
+    column = Texts(np.concatenate([np.frombuffer(before, np.uint8), column.values]), column.offsets + len(before))
+    for folded in (False, True):
+        plain = [text.encode() for text in texts]
+        plain = [b" ".join(text.lower().split()) for text in plain] if folded else plain
+        found = row_hashes(column, folded=folded, block=block)
+        assert found.dtype == np.uint64
+        assert [found[i] == found[j] for i in range(len(texts)) for j in range(i)] == [
+            plain[i] == plain[j] for i in range(len(texts)) for j in range(i)
+        ]
+        assert np.array_equal(found, row_hashes(column, folded=folded))
+        assert (found == 0).tolist() == [not text for text in plain]
+
+
+def test_a_text_longer_than_a_block_is_one_text() -> None:
+    long = "a bc " * 60_000
+    column = Texts.from_strings([long, long.replace(" ", "  ").upper(), long + "x", "", long])
+    assert first_alike(column).tolist() == [0, 0, 2, 3, 0]
+    exact = row_hashes(column)
+    assert exact[0] == exact[4]
+    assert len(np.unique(exact)) == 4
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "b"]])
+def test_a_text_that_is_met_once_is_its_own_first_row(texts: list[str]) -> None:
+    assert first_alike(Texts.from_strings(texts)).tolist() == list(range(len(texts)))
