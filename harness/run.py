@@ -19,7 +19,14 @@ from harness.settings.resolve import resolve
 from harness.settings.schema import RunConfig
 from harness.tracking import make_tracker
 from harness.train.evaluation import Evaluator, Rows, label_weights
-from harness.train.inputs import augmented, text_length, tokenise, train_side, validation_split
+from harness.train.inputs import (
+    augmented,
+    text_length,
+    tokenise,
+    train_side,
+    validation_split,
+    warn_of_repeated_texts,
+)
 from harness.train.loop import train
 from harness.train.outcome import finish
 
@@ -83,6 +90,9 @@ def run(
     metadata = start_metadata(config, dataset, described, device, METRIC_VERSION) | {"parent": parent}
     with open_run(metadata, origins or {}, tracker, out, earlier) as run_log:
         watch.lap("open_tracking")
+
+        if config.evaluate == "test":
+            warn_of_repeated_texts(dataset, run_log.warn)
 
         # 6  tokens, cached by content
         tokens = tokenise(dataset, encoder, max_len, kept, test=config.evaluate == "test")

@@ -34,7 +34,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
     return Parts(
         TwoHeadScoring(model, ("de",), inputs.device, inputs.batch_tokens),
         model,
-        lambda: (pooled_stage("depsl", inputs, params, model, groups_of("heads", lr, params.weight_decay, head)),),
+        lambda: (pooled_stage("depsl", inputs, params, model, groups_of("heads", lr, params, head)),),
     )
 
 

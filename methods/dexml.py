@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import field_validator, model_validator
 
 from harness.settings.method import Inputs, Method, Parts
-from harness.settings.parameters import Count, LossName, NotNegative, Positive, Steps
+from harness.settings.parameters import Count, LossName, NotNegative, Positive, Steps, Undecayed
 from methods.dpr import Params as DprParams
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Params(DprParams):
     regime: Literal["in-batch", "hnm", "full"] = "full"
     """Labels that a batch is scored against; full: all; in-batch: positives it drew; hnm: mined hard negatives, too."""
     batch_size: Count = 1024
-    """Queries in a batch; 3000 per GPU in the paper's configs."""
+    """Queries in a batch; 3000 on each of four GPUs in the published configs."""
     grad_cache_size: Count = 4096
     """Labels encoded and scored at once in the full regime; fewer need less memory."""
     random_epochs: Steps = 5
@@ -43,6 +43,7 @@ class Params(DprParams):
     topk: Count = 5
     """Number k of labels that soft-topk lets pass."""
     weight_decay: NotNegative = 0.01
+    undecayed: Undecayed = "norms-and-biases"
     warmup_epochs: NotNegative = 1.5
     """Epochs in which learning rates rise; by default a tenth of the epochs."""
     clip: Positive | None = None
@@ -102,7 +103,7 @@ def full_stage(inputs: Inputs, params: Params, model: "TwoHeads") -> "Stage":
         seed=inputs.seed,
         k=params.topk,
     )
-    groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
+    groups = encoder_groups(inputs.encoder, params)
     return Stage("dexml", params.epochs, source, objective, make_optimiser(inputs, params, groups, source.steps))
 
 

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from harness.settings.method import Inputs, Method, Parts
 from harness.settings.parameters import (
+    AdamTableSettings,
     Count,
     Dropout,
     Epochs,
@@ -27,7 +28,7 @@ from harness.settings.parameters import (
     Positive,
     Schedule,
     Steps,
-    TableSettings,
+    TableOptimiser,
 )
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ class EncoderParams(OptimSettings):
     warmup_epochs: NotNegative = 1.0
 
 
-class Params(EncoderParams, TableSettings):
+class Params(EncoderParams, AdamTableSettings):
     """Parameters of `ngame`."""
 
+    optimiser_table: TableOptimiser = "touched"
     classifier_epochs: Steps = 15
     """Epochs of the classifier; 100 in the published config; 0: not trained, Psi holds the label vectors."""
     classifier_batch_size: Count = 1024
@@ -81,6 +83,8 @@ class Params(EncoderParams, TableSettings):
     """Dropout of the query's vector."""
     classifier_lr: Positive | None = None
     """Learning rate of Psi; null: the encoder's default; 1e-3 in the published config."""
+    classifier_eps: Positive = 1e-8
+    """Like `eps`, for the classifier."""
     classifier_warmup_epochs: NotNegative = 1.0
     """Like `warmup_epochs`, for the classifier."""
     classifier_warmup_steps: Steps | None = None
@@ -169,11 +173,12 @@ def classifier_stage(inputs: Inputs, params: Params, model: "TwoHeads", classifi
     settings = params.model_copy(
         update={
             "epochs": params.classifier_epochs,
+            "eps": params.classifier_eps,
             "warmup_epochs": params.classifier_warmup_epochs,
             "warmup_steps": params.classifier_warmup_steps,
         }
     )
-    groups = [Group("classifier", lr, 0.0, [], [classifier.table])]
+    groups = [Group("classifier", lr, 0.0, [], [classifier.table], params.optimiser_table == "exact")]
     optimiser = make_optimiser(inputs, settings, groups, source.steps, seed=seed)
     return Stage(
         "ngame classifier",

@@ -4,7 +4,8 @@ Encoder and table Psi [L, D] learn together from binary cross entropy summed ove
 label, `harness.train.objectives.ova`; no negative is ever sampled. Scores: `clf` is <f(x), Psi_l>, `de` the encoder
 alone. An encoder trained as in the first module of `ngame` (`warm_epochs`) and label texts as further train rows
 (`augment`) are the paper's start. Where this differs from the reference code on purpose: filter pairs are no negatives,
-targets may be soft, and the reported model is not chosen on the test rows.
+targets may be soft, and the reported model is not chosen on the test rows. A `bottleneck` W [D, E] makes Psi [L, D]
+smaller than the encoder's vectors are wide: the score is <W f(x), Psi_l>.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from harness.train import Stage
 
 SCORERS = ("clf", "de")
+_SHARED = {"clip", "undecayed", "eps", "optimiser_tokens", "precision", "micro_batch_tokens", "gradient_cache"}
+"""Parameters that hold for the first stage too."""
 
 
 class Params(OptimSettings, TableSettings):
@@ -39,6 +42,8 @@ class Params(OptimSettings, TableSettings):
     """Random rows in a batch; 512 to 2048 in the paper, on far larger sets."""
     dropout: Dropout = 0.5
     """Dropout of the query's vector before the classifier; 0.7 to 0.85 in the paper."""
+    bottleneck: Count | None = None
+    """Dimensions of a linear map between encoder and Psi, at the encoder's rate; null: none; 64 in the paper."""
     init_classifier: Literal["normal", "labels"] = "normal"
     """Initial rows of Psi; normal: drawn from N(0, 0.02) (paper); labels: vectors of the label texts."""
     warmup_epochs: NotNegative = 3.0
@@ -68,17 +73,24 @@ class Params(OptimSettings, TableSettings):
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """Build an encoder with a classifier on top of it."""
-    from harness.model.heads import Classifier, PlainHead, TwoHeads
+    import torch
+    from torch import nn
+
+    from harness.model.heads import Classifier, PlainHead, TwoHeads, start_bottleneck
     from harness.model.scoring import TwoHeadScoring
+    from harness.seeds import stream_seed
     from harness.train.tables import table_options
 
     encoder, labels = inputs.encoder, inputs.train.shape[1]
     classifier = Classifier(
-        *(encoder.dim, encoder.dim, labels, "dot", params.dropout, 0.0),
-        projected=False,
+        *(encoder.dim, params.bottleneck or encoder.dim, labels, "dot", params.dropout, 0.0),
+        projected=params.bottleneck is not None,
+        bias=False,
         searched="dot",
         **table_options(params),
     )
+    if isinstance(classifier.projection, nn.Linear):
+        start_bottleneck(classifier.projection, torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1)))
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
     scoring = TwoHeadScoring(model, SCORERS, inputs.device, inputs.batch_tokens)
     return Parts(scoring, model, lambda: stages(inputs, params, model, classifier))
@@ -100,10 +112,7 @@ def warm_stages(inputs: Inputs, params: Params, model: "TwoHeads") -> "tuple[Sta
         double_at=params.warm_double_at,
         lr_encoder=params.warm_lr_encoder,
         warmup_steps=params.warm_warmup_steps,
-        clip=params.clip,
-        precision=params.precision,
-        micro_batch_tokens=params.micro_batch_tokens,
-        gradient_cache=params.gradient_cache,
+        **params.model_dump(include=_SHARED),
     )
     return (encoder_stage(inputs.own or inputs, wanted, model),)
 
@@ -115,7 +124,7 @@ def one_vs_all_stage(
     from harness.batching.whole import WholeSpaceBatches
     from harness.seeds import stage_seed
     from harness.train import Stage
-    from harness.train.assembly import encoder_groups, make_optimiser
+    from harness.train.assembly import groups_of, make_optimiser
     from harness.train.objectives.ova import OneVsAll, label_block
     from harness.train.optim.blocked import BlockedSgd
     from harness.train.tables import start_table
@@ -130,7 +139,8 @@ def one_vs_all_stage(
         momentum=params.momentum,
         seed=seed,
     )
-    groups = encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay)
+    lr_encoder = params.lr_encoder or inputs.encoder.learning_rates.encoder
+    groups = groups_of("encoder", lr_encoder, params, inputs.encoder, classifier.projection)
     optimiser = make_optimiser(inputs, params, groups, source.steps, blocked=[table], seed=seed)
     objective = OneVsAll(
         model,

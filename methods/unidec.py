@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from harness.settings.method import Inputs, Method, Parts
-from harness.settings.parameters import ClassifierLossSettings, Count, Dropout, Positive, Steps, TableSettings
+from harness.settings.parameters import AdamTableSettings, ClassifierLossSettings, Count, Dropout, Positive, Steps
 from methods.depsl import Params as DualEncoderParams
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCORERS = ("concat", "de", "clf")
 
 
-class Params(DualEncoderParams, ClassifierLossSettings, TableSettings):
+class Params(DualEncoderParams, ClassifierLossSettings, AdamTableSettings):
     """Parameters of `unidec`."""
 
     dim: Count | None = None
@@ -76,8 +76,9 @@ def build(inputs: Inputs, params: Params) -> Parts:
     def stages() -> "tuple[Stage, ...]":
         lr_heads = params.lr_heads or encoder.learning_rates.heads
         lr_table = params.lr_classifier or encoder.learning_rates.classifier
-        groups = groups_of("heads", lr_heads, params.weight_decay, head, classifier.projection)
-        groups.append(Group("classifier", lr_table, params.weight_decay, [], [classifier.table]))
+        groups = groups_of("heads", lr_heads, params, head, classifier.projection)
+        exact = params.optimiser_table == "exact"
+        groups.append(Group("classifier", lr_table, params.weight_decay, [], [classifier.table], exact))
         stage = pooled_stage(
             *("unidec", inputs, params, model, groups),
             classifier_losses=params,

@@ -26,7 +26,7 @@ from harness.runs.record import (
     runs_folder,
 )
 from harness.runs.record import run_folder as named_folder
-from harness.settings.identity import BEFORE
+from harness.settings.identity import before
 from harness.settings.layers import Layer, resolve_layers
 from harness.settings.method import Inputs, Parts, load_method
 from harness.settings.schema import RunConfig
@@ -99,7 +99,11 @@ def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
     """Return the config of a run, checked again, with `changes` for this machine: paths and device."""
     refuse_places(f"the record of run {record.run_id}", record.config)
     method = load_method(record.config["method"])
-    layers = [Layer("before", BEFORE), Layer(f"run {record.run_id}", record.config), Layer("given", changes)]
+    layers = [
+        Layer("before", before(record.config)),
+        Layer(f"run {record.run_id}", record.config),
+        Layer("given", changes),
+    ]
     return resolve_layers(layers, method.params)[0]
 
 
@@ -124,14 +128,14 @@ def ready_model(
     parts = method.build(inputs, params)
     if parts.model is None and config.augment != NONE:  # a saved model needs no augmented rows, anything else might
         parts = method.build(with_augmented_rows(inputs, config)[0], params)
-    max_len = text_length(config, inputs.encoder)
+    max_len, rows = text_length(config, inputs.encoder), config.validation
     identity = {
         "weights": _load_weights(parts, weights),
         "method": [config.method, config.params],
         "encoder": [inputs.encoder.identity, inputs.encoder.tokenizer.sha256, max_len],
         "dataset": record.dataset["digest"],
         # an encoder may use token counts, which leave out validation rows
-        "held_out": [config.validation.size, config.seed] if config.validation.size else None,
+        "held_out": [rows.size, rows.draw, rows.equal_texts, config.seed] if rows.size else None,
     }
     return TrainedModel(
         record=record,

@@ -60,6 +60,7 @@ class Classifier(nn.Module):
         row_dropout: float,
         *,
         projected: bool = True,
+        bias: bool = True,
         searched: Logits = "cosine",
         table_type: torch.dtype = torch.float32,
         table_on_host: bool = False,
@@ -74,6 +75,7 @@ class Classifier(nn.Module):
             dropout: Dropout of the query vectors.
             row_dropout: Dropout of the gathered rows of Psi.
             projected: Put a linear layer between encoder and table.
+            bias: Whether that layer has a bias.
             searched: How it scores when labels are searched.
             table_type: Type in which Psi is stored: float32 or bfloat16.
             table_on_host: Keep Psi in CPU memory, whatever device the model moves to.
@@ -81,7 +83,7 @@ class Classifier(nn.Module):
         super().__init__()
         if not projected and width != dim:
             raise ValueError(f"without a projection the table is as wide as the encoder, {width}, not {dim}")
-        self.projection: nn.Module = nn.Linear(width, dim) if projected else nn.Identity()
+        self.projection: nn.Module = nn.Linear(width, dim, bias) if projected else nn.Identity()
         self.searched = searched
         self.dropout = Dropout(dropout)
         self.row_dropout = Dropout(row_dropout)
@@ -114,3 +116,9 @@ def start_projection(layer: nn.Linear, start: HeadStart, generator: torch.Genera
     draw = nn.init.orthogonal_ if start == "orthogonal" else nn.init.xavier_uniform_
     draw(layer.weight, generator=generator)
     nn.init.zeros_(layer.bias)
+
+
+def start_bottleneck(layer: nn.Linear, generator: torch.Generator) -> None:
+    """Initialise a linear map without bias [D, E] from U(-1/sqrt(E), 1/sqrt(E)), as in Renee's code."""
+    bound = layer.in_features**-0.5
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)

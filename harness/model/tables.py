@@ -2,7 +2,7 @@
 
 The classifier table Psi [L, D] and the static encoder's token table [V, D] are such tables: a batch touches a few
 thousand of possibly millions of rows. `gather` copies those rows into a small leaf tensor; autograd fills the gradient
-of that leaf; `collect` hands rows and gradient to `harness.train.optim.row_sparse.RowSparseAdam`. No gradient of the
+of that leaf; `collect` hands rows and gradient to `harness.train.optim.row_sparse.TouchedAdamW`. No gradient of the
 size of the table exists, so neither time nor activation memory depends on its number of rows. The exception: once a
 step has gathered more rows than the table has (a label space encoded in blocks), gradients are summed in a tensor of
 the table's size as they arrive, and a block's leaf is freed with its graph.
@@ -20,7 +20,7 @@ show: rounded to the nearest it would never move, rounded like this it moves by 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -31,6 +31,18 @@ from harness.model.dropout import without_memory
 
 _READ_BLOCK = 65_536
 """Rows converted at once when a whole table is read."""
+
+
+class Lagging(Protocol):
+    """An optimiser that leaves rows of a table behind and catches them up when they are read."""
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Return distinct rows [U] as they are now, in the type of arithmetic, [U, D]."""
+        ...
+
+    def settle(self) -> None:
+        """Catch up all rows."""
+        ...
 
 
 class RowTable(nn.Module):
@@ -48,6 +60,8 @@ class RowTable(nn.Module):
             raise ValueError(f"a table that stays in CPU memory begins there, not on {weight.device}")
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.on_host = on_host
+        self.lagging: Lagging | None = None
+        """The optimiser to ask for rows as they are now; None if `weight` says it."""
         self._touched: list[tuple[Tensor, Tensor]] = []
         self._gathered = 0
         self._sum: _Sum | None = None
@@ -70,10 +84,14 @@ class RowTable(nn.Module):
         rows = rows.to(self.weight.device)
         # from pinned memory a copy does not wait for what the device computes at the moment
         pinned = target.type == "cuda" and self.weight.device.type == "cpu"
-        copy = (
-            torch.empty(len(rows), self.weight.shape[1], dtype=self.weight.dtype, pin_memory=True) if pinned else None
-        )
-        leaf = torch.index_select(self.weight, 0, rows, out=copy).to(target, self.arithmetic, non_blocking=pinned)
+        if self.lagging is not None:
+            found = self.lagging.read(rows)
+            found = found.pin_memory() if pinned else found
+        else:
+            shape, dtype = (len(rows), self.weight.shape[1]), self.weight.dtype
+            copy = torch.empty(shape, dtype=dtype, pin_memory=True) if pinned else None
+            found = torch.index_select(self.weight, 0, rows, out=copy)
+        leaf = found.to(target, self.arithmetic, non_blocking=pinned)
         if torch.is_grad_enabled():
             leaf.requires_grad_()
             self._gathered += len(rows)
@@ -112,9 +130,15 @@ class RowTable(nn.Module):
         self._touched.clear()
         self._gathered, self._sum = 0, None
 
+    def whole(self) -> Tensor:
+        """Return all rows as they are now, [R, D], as stored and without a gradient."""
+        if self.lagging is not None:
+            self.lagging.settle()
+        return self.weight.detach()
+
     def vectors(self) -> NDArray[np.float32]:
         """Return all rows [R, D] as float32 in CPU memory: a view if they are that already, else a copy."""
-        weight = self.weight.detach()
+        weight = self.whole()
         if weight.device.type == "cpu" and weight.dtype == torch.float32:
             return np.asarray(weight.numpy())
         found = np.empty(weight.shape, np.float32)

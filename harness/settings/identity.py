@@ -20,7 +20,10 @@ from harness.settings.method import load_method
 from harness.settings.schema import NAME, RECORD, SPEED, Decides, RunConfig
 
 _ABSENT = object()
-BEFORE: dict[str, Any] = {"validation": {"draw": "any"}}
+_BEFORE = {
+    "validation": {"draw": "any", "equal_texts": "any"},
+    "params": {"optimiser_table": "touched", "undecayed": "norms"},
+}
 """Values of settings that older records lack, where they are not today's default."""
 
 
@@ -30,9 +33,20 @@ def marked(kind: Decides) -> frozenset[str]:
     return frozenset(name for name, field in RunConfig.model_fields.items() if kind in field.metadata)
 
 
+def before(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return what a recorded config has for settings that are younger than it, where that is not today's default."""
+    known = set(_defaults(str(config.get("method"))))
+    if config.get("encoder") == "static":
+        known.discard("params.undecayed")  # DEXML decays no biases since then; this encoder has none
+    return {
+        group: {name: value for name, value in values.items() if f"{group}.{name}" in known}
+        for group, values in _BEFORE.items()
+    }
+
+
 def upgrade(config: Mapping[str, Any]) -> Flat:
     """Return all settings of a recorded config, those that it is too old to have filled in."""
-    return _defaults(str(config.get("method"))) | flat(config)
+    return _defaults(str(config.get("method"))) | flat(before(config)) | flat(config)
 
 
 def fixed(config: Mapping[str, Any]) -> Flat:
@@ -111,7 +125,7 @@ def _speed(method: str) -> frozenset[str]:
 def _defaults(method: str) -> Flat:
     params = _parameters(method)
     own = params().model_dump(mode="json", by_alias=True) if params else {}
-    return flat({**RunConfig().model_dump(mode="json"), "params": own}) | flat(BEFORE)
+    return flat({**RunConfig().model_dump(mode="json"), "params": own})
 
 
 def _parameters(method: str) -> type[BaseModel] | None:

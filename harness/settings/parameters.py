@@ -24,6 +24,8 @@ Epochs = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(s
 Batching = Literal["clusters", "glued", "random"]
 HeadStart = Literal["xavier", "orthogonal"]
 Schedule = Literal["cosine", "linear", "constant"]
+Undecayed = Literal["norms", "norms-and-biases"]
+TableOptimiser = Literal["exact", "touched"]
 
 
 class BatchSettings(Settings):
@@ -73,6 +75,12 @@ class OptimSettings(Settings):
     """Peak learning rate of the encoder; null: the encoder's own, 1e-4 for a transformer (papers), more for static."""
     weight_decay: NotNegative = 0.05
     """Decoupled weight decay (AdamW)."""
+    undecayed: Undecayed = "norms"
+    """What weight decay spares; norms: weights of LayerNorm (UniDEC's code); norms-and-biases: all biases too."""
+    eps: Annotated[float, Field(ge=1e-15, le=1)] = 1e-8
+    """Adam's epsilon, added to the root of the second moment."""
+    optimiser_tokens: TableOptimiser = "touched"
+    """AdamW of the static encoder's tokens; exact: momentum and decay move all at every step; touched: the batch's."""
     schedule: Schedule = "cosine"
     """How learning rates fall after the warm-up; constant: not at all."""
     warmup_epochs: NotNegative = 2.0
@@ -96,6 +104,13 @@ class TableSettings(Settings):
     """Where Psi and its moments are; host: in CPU memory, the rows of a batch are copied at each step; auto: device."""
     table_precision: Literal["float32", "bfloat16"] = "float32"
     """Number type of Psi and its moments; bfloat16: half the memory, computed in float32 and rounded stochastically."""
+
+
+class AdamTableSettings(TableSettings):
+    """A classifier table Psi that AdamW trains on the labels of a pool."""
+
+    optimiser_table: TableOptimiser = "exact"
+    """AdamW of Psi; exact: momentum and decay move all rows at every step; touched: those of the pool alone."""
 
 
 class LossSettings(Settings):

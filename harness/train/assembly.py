@@ -62,7 +62,7 @@ def pooled_stage(
         drawn_only=drawn_only,
         options=options or {},
     )
-    groups = [*encoder_groups(inputs.encoder, params.lr_encoder, params.weight_decay), *groups]
+    groups = [*encoder_groups(inputs.encoder, params), *groups]
     optimiser = make_optimiser(inputs, params, groups, source.steps)
     return Stage(name, params.epochs, source, objective, optimiser, begin, scorer)
 
@@ -111,18 +111,19 @@ def make_optimiser(
             else f"warmup_steps is cut from {wanted:,} to {most:,}, half of the steps"
         )
     schedule, seed = Schedule(params.schedule, min(wanted, most)), inputs.seed if seed is None else seed
-    return Optimiser(groups, schedule, params.epochs * steps, clip=params.clip, blocked=blocked, seed=seed)
+    total = params.epochs * steps
+    return Optimiser(groups, schedule, total, eps=params.eps, clip=params.clip, blocked=blocked, seed=seed)
 
 
-def encoder_groups(encoder: Encoder, lr: float | None, weight_decay: float) -> list[Group]:
-    """Return groups of the encoder's parameters and tables; `lr` None means the encoder's own learning rate."""
-    return groups_of("encoder", lr or encoder.learning_rates.encoder, weight_decay, encoder)
+def encoder_groups(encoder: Encoder, params: OptimSettings) -> list[Group]:
+    """Return groups of the encoder's parameters and tables, by default at the encoder's own learning rate."""
+    return groups_of("encoder", params.lr_encoder or encoder.learning_rates.encoder, params, encoder)
 
 
-def groups_of(name: str, lr: float, weight_decay: float, *modules: nn.Module) -> list[Group]:
-    """Return groups of all trainable parameters and tables; biases are decayed, LayerNorm weights are not."""
+def groups_of(name: str, lr: float, params: OptimSettings, *modules: nn.Module) -> list[Group]:
+    """Return groups of all trainable parameters and tables, those that weight decay spares in one of their own."""
     together = nn.ModuleList(modules)
-    with_decay, without = decayed(together)
+    with_decay, without = decayed(together, params.undecayed)
     tables = [part for part in together.modules() if isinstance(part, RowTable)]
-    groups = [Group(name, lr, weight_decay, with_decay, tables)]
+    groups = [Group(name, lr, params.weight_decay, with_decay, tables, params.optimiser_tokens == "exact")]
     return groups + ([Group(f"{name}-norms", lr, 0.0, without)] if without else [])

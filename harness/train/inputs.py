@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from harness import metrics
 from harness.augment import with_augmented_rows
 from harness.data import Dataset
+from harness.data.equal import first_alike
 from harness.data.ragged import Ragged, Texts
-from harness.data.split import covered_draw
+from harness.data.split import any_draw, covered_draw, groups_in_order
 from harness.data.tokens import token_counts, token_store
 from harness.errors import UserError, unknown_name
 from harness.model.encoders.encoder import Encoder
@@ -46,15 +47,29 @@ def validation_count(config: RunConfig, rows: int) -> int:
 
 
 def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split the train rows into those to train on and those for validation; a seeded draw, both sorted."""
+    """Split the train rows into those to train on and those for validation; a seeded draw, both sorted.
+
+    Rows with equal texts are on one side, so there may be a few more or fewer validation rows than asked for.
+    """
     rows = dataset.train.shape[0]
     count = validation_count(config, rows)
     names = metrics.names(config.ks, dataset.card.propensity is not None)
     if count and config.validation.metric not in names:
         raise unknown_name("validation.metric", config.validation.metric, names)
     order = stream(config.seed, "split").permutation(rows)
-    drawn = covered_draw(dataset.train, order, count) if config.validation.draw == "covered" else order[:count]
+    if not count:
+        return np.sort(order), order[:0]
+    together = config.validation.equal_texts == "together"
+    groups = groups_in_order(order, first_alike(dataset.train_text) if together else np.arange(rows))
+    covered = config.validation.draw == "covered"
+    drawn = covered_draw(dataset.train, groups, count) if covered else any_draw(groups, count)
     return np.setdiff1d(order, drawn), np.sort(drawn)
+
+
+def warn_of_repeated_texts(dataset: Dataset, warn: Callable[[str], None]) -> None:
+    """Warn if test rows have texts of train rows, which a model can answer from memory."""
+    if repeated := dataset.metadata["statistics"]["test_rows_with_a_train_text"]:
+        warn(f"{repeated:,} of {dataset.test.shape[0]:,} test rows have a text that a train row has too")
 
 
 def text_length(config: RunConfig, encoder: Encoder) -> int:

@@ -116,6 +116,7 @@ class Training:
     def _run_stage(self, stage: Stage) -> None:
         position = self.position
         position.rates = peak_rates(stage)
+        stage.optimiser.attach()
         if not self.state.begun:
             position.best, position.best_epoch, position.pieces = None, 0, None
             with self.boundary.immediate():
@@ -132,6 +133,7 @@ class Training:
                         self.run_log.metrics(mined, position.step)
                 self._run_epoch(stage, display, timer)
                 self._end_epoch(stage, display, timer, rows_before)
+        stage.optimiser.detach()
         if position.best is not None:
             self.state.load_best()
 
@@ -194,6 +196,7 @@ class Training:
             return {}
         if self.state.due(epoch_end=True):
             self.state.save(stage)
+        stage.optimiser.settle()
         with self._interruptible(stage), timer.part("validation"):
             return self.validate(stage.scorer)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from harness.model.tables import RandomBits, RowTable, round_stochastically
 from harness.train.optim import row_sparse as rowsparse
-from harness.train.optim.row_sparse import RowSparseAdam
+from harness.train.optim.row_sparse import TouchedAdamW
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -146,7 +146,7 @@ def test_some_rows_touched_equals_a_loop(touched, seed, lr, weight_decay, beta1,
         (rows, random(len(rows), 3, seed=seed + 1 + step, dtype=torch.float64)) for step, rows in enumerate(touched)
     ]
     table = RowTable(weight.clone())
-    ours = RowSparseAdam(table, (beta1, beta2), eps)
+    ours = TouchedAdamW(table, (beta1, beta2), eps)
     for rows, gradient in history:
         touch(table, rows, gradient)
         ours.step(lr, weight_decay)
@@ -159,7 +159,7 @@ def test_some_rows_touched_equals_a_loop(touched, seed, lr, weight_decay, beta1,
 
 def test_untouched_rows_keep_every_bit():
     table = RowTable(random(9, 4))
-    ours = RowSparseAdam(table)
+    ours = TouchedAdamW(table)
     touch(table, [1, 3, 5], random(3, 4, seed=1))
     ours.step(0.1, 0.5)
     before = [tensor.detach().clone() for tensor in (table.weight, ours.exp_avg, ours.exp_avg_sq, ours.steps)]
@@ -178,7 +178,7 @@ def test_blocks_do_not_change_a_bit(monkeypatch):
     for elements in (2**20, 7 * 4):
         monkeypatch.setattr(rowsparse, "BLOCK_ELEMENTS", {"cpu": elements})
         table = RowTable(random(40, 4))
-        ours = RowSparseAdam(table)
+        ours = TouchedAdamW(table)
         for step in range(3):
             rows = torch.randperm(40, generator=torch.Generator().manual_seed(step))[:23]
             touch(table, rows.tolist(), random(23, 4, seed=step))
@@ -195,7 +195,7 @@ def test_moments_take_memory_when_rows_are_touched():
 
     table = RowTable(torch.from_numpy(np.zeros((2_000_000, 64), np.float32)))
     before = resident_mib()
-    ours = RowSparseAdam(table)
+    ours = TouchedAdamW(table)
     touch(table, [0, 1_999_999], torch.ones(2, 64))
     ours.step(0.1, 0)
     assert ours.exp_avg.shape == (2_000_000, 64)

@@ -17,7 +17,7 @@ from harness.settings.parameters import TableSettings
 from harness.train import tables
 from harness.train.optim import Group, Optimiser, Schedule
 from harness.train.optim.blocked import BlockedSgd
-from harness.train.optim.row_sparse import RowSparseAdam
+from harness.train.optim.row_sparse import TouchedAdamW
 from harness.train.tables import start_table, table_options
 from tests.model.test_tables import loop_over_rows, random, touch
 from tests.train.test_ova import Everything, small_inputs
@@ -132,7 +132,7 @@ def test_the_mean_of_many_trainings_is_that_of_float64() -> None:
     copies, dim, rates = 2000, 4, (1e-3, 0.01, 0.9, 0.999, 1e-8)
     start = random(1, dim).bfloat16()
     table = RowTable(start.repeat(copies, 1))
-    adam = RowSparseAdam(table)
+    adam = TouchedAdamW(table)
     everything, history = list(range(copies)), []
     for step in range(30):
         gradient = random(1, dim, seed=step) * 0.1 + 0.05
@@ -150,7 +150,7 @@ def test_the_mean_of_many_trainings_is_that_of_float64() -> None:
 def test_blocks_and_steps_draw_numbers_of_their_own() -> None:
     def trained(seed: int) -> Tensor:
         table = RowTable(torch.ones(2000, 128).bfloat16())
-        adam = RowSparseAdam(table)
+        adam = TouchedAdamW(table)
         assert adam._block < 2000
         for step in range(2):
             touch(table, list(range(2000)), torch.ones(2000, 128))

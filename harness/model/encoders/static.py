@@ -60,7 +60,7 @@ class TokenEncoder(Encoder):
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows [U, E] of the table, and the index [T] of every token's row; gradients reach these rows."""
         if not (self.training and torch.is_grad_enabled()):
-            return self.table.weight.detach(), ids
+            return self.table.whole(), ids
         used, place = distinct(ids, len(self.weights))
         return self.table.gather(used), place
 

@@ -71,10 +71,11 @@ class OneVsAll(TextObjective):
         assert isinstance(head, Classifier)
         with timer.part("gather"):
             pairs = KnownPairs.of(space, self._loss_rows(space.rows), self.device)
-        with autocast(self.settings, self.device), timer.part("encode"):
-            encoding = self.encoding(batch)
+        with timer.part("encode"):
+            with autocast(self.settings, self.device):
+                encoding = self.encoding(batch)
             seed_dropout(stream_seed(self.seed, "dropout", batch.step, 0))
-            vectors = head(encoding.vectors)
+            vectors = head(encoding.vectors)  # without autocast: a bottleneck computes in float32
         with timer.part("loss"):
             rate = self.optimiser.learning_rates(batch.step)[self.classifier.group.name]
             if self._updated is None or self._updated[0] != batch.step:

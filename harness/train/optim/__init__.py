@@ -1,7 +1,8 @@
-"""The optimiser of a training: torch's AdamW for dense parameters, and one that touches few rows for tables.
+"""The optimiser of a training: torch's AdamW for dense parameters, and AdamW that touches few rows for tables.
 
-`Optimiser` drives both kinds, gives them their learning rates and turns their state into named tensors; the second kind
-is `harness.train.optim.row_sparse`. A table all of whose rows move at every step is updated by its objective
+`Optimiser` drives both kinds, gives them their learning rates and turns their state into named tensors. The rows that a
+step does not touch either stay (`harness.train.optim.row_sparse`) or end up where dense AdamW would have them
+(`harness.train.optim.lazy`). A table all of whose rows have a gradient at every step is updated by its objective
 (`harness.train.optim.blocked`); it is scheduled and saved here.
 """
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from harness.errors import DataError
 from harness.model.tables import RowTable
 from harness.seeds import stream_seed
+from harness.settings.parameters import Undecayed
 from harness.train.optim.dense import DenseAdamW
-from harness.train.optim.row_sparse import RowSparseAdam
+from harness.train.optim.lazy import LazyAdamW
+from harness.train.optim.row_sparse import TableAdamW, TouchedAdamW
 
 if TYPE_CHECKING:
     from harness.train.optim.blocked import BlockedSgd
@@ -39,6 +42,8 @@ class Group:
     parameters: Sequence[nn.Parameter] = ()
     """Dense parameters; those that do not require a gradient are left out."""
     tables: Sequence[RowTable] = ()
+    exact: bool = False
+    """Whether all rows of the tables move at every step, as in dense AdamW; else only those that were touched."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,17 @@ class Schedule:
         return remaining if self.shape == "linear" else math.sin(math.pi / 2 * remaining) ** 2
 
 
-def decayed(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the trainable parameters with and those without weight decay: only LayerNorm weights are not decayed."""
-    norms = {id(part.weight) for part in module.modules() if isinstance(part, nn.LayerNorm)}
+def decayed(module: nn.Module, undecayed: Undecayed = "norms") -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the trainable parameters with and those without weight decay, LayerNorm weights and maybe all biases."""
+    spared = {id(part.weight) for part in module.modules() if isinstance(part, nn.LayerNorm)}
+    if undecayed == "norms-and-biases":
+        spared |= {id(part) for name, part in module.named_parameters() if name.rpartition(".")[2] == "bias"}
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return [p for p in trainable if id(p) not in norms], [p for p in trainable if id(p) in norms]
+    return [p for p in trainable if id(p) not in spared], [p for p in trainable if id(p) in spared]
 
 
 class Optimiser:
-    """Steps all groups together: dense parameters with `DenseAdamW`, tables with `RowSparseAdam`."""
+    """Steps all groups together: dense parameters with `DenseAdamW`, tables with `LazyAdamW` or `TouchedAdamW`."""
 
     def __init__(
         self,
@@ -105,7 +112,15 @@ class Optimiser:
         assert len({group.name for group in groups}) == len(groups), "two groups have one name"
         self.schedule, self.total_steps, self.clip, self.seed = schedule, total_steps, clip, seed
         self._dense = {group.name: DenseAdamW(group.parameters, betas, eps) for group in groups}
-        self._sparse = {group.name: [RowSparseAdam(table, betas, eps) for table in group.tables] for group in groups}
+        self._sparse: dict[str, list[TableAdamW]] = {}
+        for group in groups:
+            rates = [group.lr * schedule.factor(step, total_steps) for step in range(total_steps * group.exact)]
+            self._sparse[group.name] = [
+                LazyAdamW(table, rates, group.weight_decay, betas, eps, seed)
+                if group.exact
+                else TouchedAdamW(table, betas, eps)
+                for table in group.tables
+            ]
 
     def learning_rates(self, index: int) -> dict[str, float]:
         """Return the learning rate of every group at a step of [0, total_steps), by name."""
@@ -115,7 +130,7 @@ class Optimiser:
     def step(self, index: int) -> None:
         """Make step `index` of [0, total_steps) with the current gradients and clear them.
 
-        A parameter without a gradient and a row that was not touched stay as they are.
+        A parameter without a gradient stays as it is, and so does a row that was not touched unless its group is exact.
         """
         rates = self.learning_rates(index)
         touched = [
@@ -132,7 +147,28 @@ class Optimiser:
         for place, (adam, rows, gradient, rate, weight_decay) in enumerate(touched):
             rounding = stream_seed(self.seed, "rounding", index, place) if adam.rounds else 0
             adam.update(rows, gradient, rate, weight_decay, rounding)
+        for adam in self._lazy():
+            assert adam.done == index, "a table that all steps move has to see each of them once"
+            adam.advance()
         self.zero_grad()
+
+    def attach(self) -> None:
+        """Be the one that the tables ask for rows as they are now; of several optimisers of a table the last is."""
+        for adam in self._lazy():
+            adam.attach()
+
+    def settle(self) -> None:
+        """Catch up all rows of all tables, so that the model's weights are what they are now."""
+        for adam in self._lazy():
+            adam.settle()
+
+    def detach(self) -> None:
+        """Catch up all rows and make no further step."""
+        for adam in self._lazy():
+            adam.detach()
+
+    def _lazy(self) -> Iterator[LazyAdamW]:
+        return (adam for adams in self._sparse.values() for adam in adams if isinstance(adam, LazyAdamW))
 
     def zero_grad(self) -> None:
         """Clear all gradients and the lists of touched rows."""
@@ -168,6 +204,8 @@ class Optimiser:
             )
         for name, tensor in own.items():
             tensor.copy_(state[name])
+        for adam in self._lazy():
+            adam.loaded()
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the names and tensors of the state, not copied; a scalar step count as one element [1]."""
@@ -176,8 +214,8 @@ class Optimiser:
                 for key, tensor in moments.items():
                     yield f"{group.name}.{position}.{key}", tensor.view(1) if tensor.ndim == 0 else tensor
             for position, adam in enumerate(self._sparse[group.name]):
-                for key in ("steps", "exp_avg", "exp_avg_sq"):
-                    yield f"tables.{group.name}.{position}.{key}", getattr(adam, key)
+                for key, tensor in adam.state():
+                    yield f"tables.{group.name}.{position}.{key}", tensor
         for table in self.blocked:
             if table.momentum is not None:
                 yield f"tables.{table.group.name}.momentum", table.momentum

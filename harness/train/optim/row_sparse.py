@@ -1,4 +1,4 @@
-"""AdamW that reads and writes only the touched rows of a table.
+"""AdamW over a table [R, D] that reads and writes only some of its rows; here the kind that leaves the others alone.
 
 With g the gradient of a row that is updated for the t-th time:
 
@@ -6,9 +6,12 @@ With g the gradient of a row that is updated for the t-th time:
     w <- (1 - lr decay) w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
 t counts the updates of that row, so a row first touched late makes an ordinary first step; a row that is not touched
-keeps weight and moments bit for bit. Moments are where the table is and of its type. A bfloat16 table is computed in
-float32 and written with stochastic rounding, moments included: v changes by a thousandth a step, which rounding to the
-nearest of 8 bits would never show. The random numbers are a function of (seed, first row of a block of the update).
+keeps weight and moments bit for bit. That is another optimiser than AdamW over the whole table, which moves every row
+at every step: `harness.train.optim.lazy` does what that one does.
+
+Moments are where the table is and of its type. A bfloat16 table is computed in float32 and written with stochastic
+rounding, moments included: v changes by a thousandth a step, which rounding to the nearest of 8 bits would never show.
+The random numbers are a function of (seed, first row of a block of the update).
 """
 
 from collections.abc import Iterator
@@ -25,10 +28,13 @@ blocks a dozen calls a block cost more than that saves. A CUDA device waits for 
 """
 
 
-class RowSparseAdam:
-    """AdamW over the rows of one table [R, D] that were touched since the last step."""
+class TableAdamW:
+    """Moments of one table [R, D], and access to blocks of its rows; `TouchedAdamW` and `LazyAdamW` update them."""
 
-    def __init__(self, table: RowTable, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+    counter: str
+    """Name of the int32 tensor [R] that says which step each row is at."""
+
+    def __init__(self, table: RowTable, betas: tuple[float, float], eps: float) -> None:
         """Make zero moments on the device of the table, which must not move afterwards."""
         self.table = table
         self.betas = betas
@@ -39,9 +45,8 @@ class RowSparseAdam:
         self.exp_avg_sq = lazy_zeros(tuple(weight.shape), weight.dtype, weight.device)
         """Second moment v, [R, D]."""
         self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-        """Number of updates t of each row, [R]."""
+        """What `counter` names, [R]."""
         self._block = max(1, BLOCK_ELEMENTS.get(weight.device.type, 2**20) // max(1, weight.shape[1]))
-        self._scratch = torch.empty(4, self._block, weight.shape[1], dtype=table.arithmetic, device=weight.device)
         self._stored = weight.new_empty(self._block if self.rounds else 0, weight.shape[1])
         """Buffer for rows in the stored type, between table and scratch memory; empty if the types are equal."""
 
@@ -50,13 +55,12 @@ class RowSparseAdam:
         """Whether rows are stored in another type (bfloat16) than they are computed in, so that writing rounds."""
         return self.table.weight.dtype != self.table.arithmetic
 
-    def step(self, lr: float, weight_decay: float, seed: int = 0) -> None:
-        """Update the rows gathered from the table since the last step and clear the list of them."""
-        touched = self.table.collect()
-        if touched is not None:
-            self.update(*touched, lr, weight_decay, seed)
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield names and tensors of the state, not copied."""
+        yield self.counter, self.steps
+        yield "exp_avg", self.exp_avg
+        yield "exp_avg_sq", self.exp_avg_sq
 
-    @torch.no_grad()
     def update(self, rows: Tensor, gradient: Tensor, lr: float, weight_decay: float, seed: int = 0) -> None:
         """Update the given rows.
 
@@ -67,15 +71,63 @@ class RowSparseAdam:
             weight_decay: Decoupled: the rows lose the fraction lr x weight_decay.
             seed: Seed of the stochastic rounding of a bfloat16 table; pass another one at every step.
         """
+        raise NotImplementedError
+
+    def _stores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weight, first and second moment as stored, [R, D] each."""
+        return self.table.weight, self.exp_avg, self.exp_avg_sq
+
+    def _scratch(self, buffers: int) -> Tensor:
+        """Return memory for blocks of rows in the type of arithmetic, [buffers, block, D]."""
+        weight = self.table.weight
+        return torch.empty(buffers, self._block, weight.shape[1], dtype=self.table.arithmetic, device=weight.device)
+
+    def _blocks(self, rows: int) -> Iterator[slice]:
+        """Yield `rows` rows as slices of at most a block."""
+        for start in range(0, rows, self._block):
+            yield slice(start, min(start + self._block, rows))
+
+    def _read(self, whole: Tensor, rows: Tensor, copy: Tensor) -> None:
+        """Copy the rows [u] of a stored tensor [R, D] to scratch memory [u, D]."""
+        if self.rounds:
+            copy.copy_(torch.index_select(whole, 0, rows, out=self._stored[: len(rows)]))
+        else:
+            torch.index_select(whole, 0, rows, out=copy)
+
+    def _write(self, whole: Tensor, rows: Tensor, copy: Tensor, bits: RandomBits | None) -> None:
+        """Write updated rows [u, D] from scratch memory to a stored tensor [R, D], rounding if it is bfloat16."""
+        if bits is not None:
+            round_stochastically(copy, bits, self._stored[: len(rows)])
+            copy = self._stored[: len(rows)]
+        put_rows(whole, rows, copy)
+
+
+class TouchedAdamW(TableAdamW):
+    """AdamW over the rows that were touched since the last step."""
+
+    counter = "steps"
+
+    def __init__(self, table: RowTable, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        super().__init__(table, betas, eps)
+        self._buffers = self._scratch(4)
+
+    def step(self, lr: float, weight_decay: float, seed: int = 0) -> None:
+        """Update the rows gathered from the table since the last step and clear the list of them."""
+        touched = self.table.collect()
+        if touched is not None:
+            self.update(*touched, lr, weight_decay, seed)
+
+    @torch.no_grad()
+    def update(self, rows: Tensor, gradient: Tensor, lr: float, weight_decay: float, seed: int = 0) -> None:
+        """Update the given rows; arguments as for `TableAdamW.update`."""
         counts = self.steps.index_select(0, rows) + 1
         self.steps.index_copy_(0, rows, counts)
         bias1, bias2 = (1 - beta ** counts.double()[:, None] for beta in self.betas)
         # (m / bias1) / (sqrt(v / bias2) + eps) = m / (slope sqrt(v) + floor)
         slope, floor = (bias1 / bias2.sqrt()).to(gradient.dtype), (bias1 * self.eps).to(gradient.dtype)
-        with _one_thread(rows.device):
-            for start in range(0, len(rows), self._block):
-                part = slice(start, start + self._block)
-                bits = RandomBits(seed, start, rows.device) if self.rounds else None
+        with one_thread(rows.device):
+            for part in self._blocks(len(rows)):
+                bits = RandomBits(seed, part.start, rows.device) if self.rounds else None
                 self._update_block(rows[part], gradient[part], slope[part], floor[part], lr, lr * weight_decay, bits)
 
     def _update_block(
@@ -100,8 +152,8 @@ class RowSparseAdam:
             bits: Random bits for the rounding; None if nothing is rounded.
         """
         beta1, beta2 = self.betas
-        weight, mean, square, denominator = self._scratch[:, : len(rows)]
-        stored = ((self.table.weight, weight), (self.exp_avg, mean), (self.exp_avg_sq, square))
+        weight, mean, square, denominator = self._buffers[:, : len(rows)]
+        stored = tuple(zip(self._stores(), (weight, mean, square), strict=True))
         for whole, copy in stored:
             self._read(whole, rows, copy)
         mean.lerp_(gradient, 1 - beta1)
@@ -111,23 +163,9 @@ class RowSparseAdam:
         for whole, copy in stored:
             self._write(whole, rows, copy, bits)
 
-    def _read(self, whole: Tensor, rows: Tensor, copy: Tensor) -> None:
-        """Copy the rows [u] of a stored tensor [R, D] to scratch memory [u, D]."""
-        if self.rounds:
-            copy.copy_(torch.index_select(whole, 0, rows, out=self._stored[: len(rows)]))
-        else:
-            torch.index_select(whole, 0, rows, out=copy)
-
-    def _write(self, whole: Tensor, rows: Tensor, copy: Tensor, bits: RandomBits | None) -> None:
-        """Write updated rows [u, D] from scratch memory to a stored tensor [R, D], rounding if it is bfloat16."""
-        if bits is not None:
-            round_stochastically(copy, bits, self._stored[: len(rows)])
-            copy = self._stored[: len(rows)]
-        put_rows(whole, rows, copy)
-
 
 @contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: torch.device) -> Iterator[None]:
     """Limit torch to one thread inside the block if the device is a CPU.
 
     A dozen passes over a block are bound by memory, and threads meet after each: two that sleep while they wait, as the
