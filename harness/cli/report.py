@@ -1,4 +1,4 @@
-"""`harness report`: tables, paired tests, figures and the page."""
+"""`harness report`: tables, tests of differences, figures and the page."""
 
 import shlex
 import shutil
@@ -39,7 +39,9 @@ Runs = Annotated[
     list[Path] | None,
     typer.Option(help="Folder of run folders, records or Parquet results, repeatable. Default: workspace/runs."),
 ]
-Resamples = Annotated[int, typer.Option(min=1, max=1_000_000, help="With --compare: draws of bootstrap and test.")]
+Resamples = Annotated[
+    int | None, typer.Option(min=1, max=1_000_000, help="With --compare: draws of rows and signs. Default: 10000.")
+]
 Mixed = Annotated[
     bool, typer.Option("--allow-mixed", help="With --compare: other data, filter, metrics or harness too.")
 ]
@@ -59,14 +61,14 @@ def report(
     dataset: Datasets = None,
     runs: Runs = None,
     metrics: Annotated[str, typer.Option(help="With --compare: metrics, with commas. Default: P@k and PSP@k.")] = "",
-    resamples: Resamples = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="With --compare: of those draws.")] = 0,
+    resamples: Resamples = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="With --compare: of those draws. Default: 0.")] = None,
     allow_mixed: Mixed = False,
     form: Annotated[str | None, typer.Option("--format", help="md, tex or csv instead of a screen table.")] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Turn recorded runs into tables, paired tests, figures and a page to browse.
+    """Turn recorded runs into tables, tests of differences, figures and a page to browse.
 
     Without an option: one table per dataset, mean over seeds, best figures marked. Nothing is run here; `harness bench`
     runs what is missing.
@@ -87,7 +89,13 @@ def report(
         "--open": open_page,
         "--collect, --write, --check": collect or write or check,
     }
-    given.refuse_mixtures(chosen, compare, explorer and not write)
+    of_compare = {
+        "--metrics": bool(metrics),
+        "--resamples": resamples is not None,
+        "--seed": seed is not None,
+        "--allow-mixed": allow_mixed,
+    }
+    given.refuse_mixtures(chosen, compare, explorer and not write, [name for name, has in of_compare.items() if has])
     if open_page:
         _open(given)
     elif collect or write or check:
@@ -111,13 +119,17 @@ class _Given:
     out: Path | None
     as_json: bool
 
-    def refuse_mixtures(self, chosen: dict[str, bool], compare: bool, explorer_alone: bool) -> None:
-        """Raise if options do not go together."""
+    def refuse_mixtures(
+        self, chosen: dict[str, bool], compare: bool, explorer_alone: bool, of_compare: list[str]
+    ) -> None:
+        """Raise if options do not go together; `of_compare` are those given that only --compare reads."""
         wanted = [name for name, is_wanted in chosen.items() if is_wanted]
         if len(wanted) > 1:
             raise UserError(f"{' and '.join(wanted)} are different reports; ask for one of them")
         if explorer_alone:
             raise UserError("--explorer goes with --write; `report --open` has the explorer already")
+        if of_compare and not compare:
+            raise UserError(f"{' and '.join(of_compare)} change only a comparison: report --compare A B")
         if self.as_json and (self.form or self.out):
             raise UserError("--json is printed; leave out --format and --out, and send it where you like with >")
         if self.names and not compare:
@@ -173,14 +185,16 @@ def _everything(given: _Given) -> None:
     _put(given, comparison(records, given.one_dataset))
 
 
-def _compare(given: _Given, metrics: str, resamples: int, seed: int, allow_mixed: bool) -> None:
+def _compare(given: _Given, metrics: str, resamples: int | None, seed: int | None, allow_mixed: bool) -> None:
     from harness.report.compare import compare, find_contenders, split_names
+    from harness.report.significance import DEFAULT_RESAMPLES
     from harness.settings.layers import comma_list
 
     folders = given.folders(required=False)  # run folders may be named by their paths
     contenders = find_contenders(split_names(given.names), folders, given.one_dataset)
+    draws = DEFAULT_RESAMPLES if resamples is None else resamples
     found: Comparison = compare(
-        contenders, tuple(comma_list(metrics)), resamples=resamples, seed=seed, allow_mixed=allow_mixed
+        contenders, tuple(comma_list(metrics)), resamples=draws, seed=seed or 0, allow_mixed=allow_mixed
     )
     if given.as_json:
         print_json(found.as_dict())

@@ -1,4 +1,4 @@
-"""Reports: tables, paired tests, figures and pages from recorded runs.
+"""Reports: tables, tests of differences, figures and pages from recorded runs.
 
     run folders, Parquet files -> results -> rows -> published tables, comparison, claims -> tables, templates -> site
 

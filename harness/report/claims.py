@@ -1,6 +1,6 @@
 """Test claims of the papers on runs.
 
-    claims.yaml -> rows of tables -> paired tests on test rows, Holm's correction within a claim -> verdict
+    claims.yaml -> rows of tables -> tests by rows and trainings, Holm's correction within a claim -> verdict
 
 No figure and no verdict is written by hand. Sentences that explain a verdict are; each is shown only while the verdict
 is the one that it was written for.
@@ -20,10 +20,10 @@ from pydantic import Field, model_validator
 
 from harness.io.models import read_model
 from harness.report.cells import Cell, Figure, Table
-from harness.report.compare import LEVEL, holm, p_value
-from harness.report.published import BETTER, WORSE, RowResult, TableResult, measured, rows_ahead, table_results
+from harness.report.published import BETTER, WORSE, RowResult, TableResult, ahead_by, measured, table_results
 from harness.report.results import ROWS, Results, machine_of
 from harness.report.rows import trained
+from harness.report.significance import LEVEL, holm, p_value, scope
 from harness.runs.record import RunRecord
 from harness.settings.published import MATRIX, published_table, table_paths
 from harness.settings.schema import Settings
@@ -112,6 +112,8 @@ class Outcome:
     """1: as claimed; -1: the reverse; 0: not significant."""
     margin: float = 0.0
     pair: str = ""
+    trained_again: bool = True
+    """Whether p holds for other trainings, too; else a row was trained once, and it is of test rows alone."""
 
 
 @dataclass(frozen=True)
@@ -205,13 +207,13 @@ class Findings:
             yield from (replace(outcome, pair=test.pair) for outcome in found if outcome)
 
     def _compared(self, ahead: RowResult, behind: RowResult, metric: str, margin: float) -> Outcome | None:
-        difference = rows_ahead(ahead, behind, metric, self.results)
-        if difference is None:
+        found = ahead_by(ahead, behind, metric, self.results)
+        if found is None:
             return None
-        difference += margin
+        found = found.shifted(margin)
         values = fmean(measured(ahead, metric)), fmean(measured(behind, metric))
-        sign = int(np.sign(difference.sum()))
-        return Outcome(ahead.dataset, ahead, behind, metric, values, p_value(difference), sign, margin)
+        sign, again = int(np.sign(found.rows.sum())), found.trained_again
+        return Outcome(ahead.dataset, ahead, behind, metric, values, p_value(found), sign, margin, trained_again=again)
 
 
 def row_of(table: TableResult, stem: str) -> RowResult | None:
@@ -267,11 +269,19 @@ def summary(findings: Sequence[Finding]) -> Table:
     columns = ("claim", "verdict", *datasets, "why")
     caption = (
         "By how many points the row that should be above is above the other; of times the ratio, as measured. "
-        f"{BETTER} as claimed, {WORSE} the reverse: so it would be on other test rows, with these trainings (paired, "
-        f"{100 * LEVEL:g} %, Holm's correction within a claim). A claim is decided if its decided tests agree and are "
-        "no fewer than the others."
+        f"{BETTER} as claimed, {WORSE} the reverse: so it would be {_scope(findings)} ({100 * LEVEL:g} %, Holm's "
+        "correction within a claim). A claim is decided if its decided tests agree and are no fewer than the others."
     )
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
+
+
+def _scope(findings: Sequence[Finding]) -> str:
+    """Say for what the results of tests hold."""
+    tests = [(finding, one) for finding in findings for one in finding.outcomes if one.p is not None]
+    alone = dict.fromkeys(
+        f"{one.pair or finding.claim.source} on {one.dataset}" for finding, one in tests if not one.trained_again
+    )
+    return scope(list(alone), any(one.trained_again for _, one in tests))
 
 
 def _differences(finding: Finding, dataset: str) -> str:
@@ -311,5 +321,8 @@ def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) 
                 )
             )
     columns = ("claim", "dataset", "row", "against", "in", "seeds", "outcome", "row's", "other's", "difference", "p")
-    caption = "Means over seeds; p after Holm's correction. Times are compared as they are."
+    caption = (
+        "Means over seeds; p after Holm's correction, for other test rows after other trainings, or where a row has "
+        "one seed, with these trainings. Times are compared as they are."
+    )
     return Table("Every test", columns, tuple(rows), caption, words=7, breaks=tuple(breaks[1:]), id="claims")

@@ -1,29 +1,15 @@
-"""Which differences between runs are significant: the paired test of all reports, and `harness report --compare`.
+"""`harness report --compare`: who is meant by a name, and which of them differ by more than chance.
 
-d_i is the difference of two methods' scores of test row i, of M rows; a row's score is its mean over seeds, so the mean
-over rows is the mean of the reported metrics.
-
-    p          if both are equally good, d_i is as likely as -d_i: sum d_i has mean 0 and variance sum d_i^2. With
-               many rows that sum is normal: p = erfc(|sum d| / sqrt(2 sum d^2)). With few, signs are drawn:
-               (1 + #{|sum s_i d_i| >= |sum d_i|}) / (1 + draws)
-    Holm       the i-th smallest of m p values times m - i + 1, never below the one before it, at most 1
-    interval   95 % of the statistic t: mean d or, for a ratio of averages such as PSP, 100 mean d / mean ideal.
-               Up to 4,096 rows the percentile bootstrap: M rows drawn with replacement, ideal along with d. With more
-               its normal limit: t +- 1.96 se, where se^2 = var(d) / M or, for the ratio (delta method),
-               (100 / mean ideal)^2 var(d - t ideal / 100) / M
-
-Rows are drawn, not trainings: what is decided is whether a difference would hold on other rows of the kind, with these
-trained models. Marks of tables, findings and `--compare` all use `p_value`. Nothing is run, and no torch is imported.
+The test is that of all reports, `harness.report.significance`. Nothing is run, and no torch is imported.
 """
 
 import difflib
 import json
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -43,110 +29,21 @@ from harness.report.results import (
     stored_ids,
 )
 from harness.report.rows import settings_of, value
+from harness.report.significance import (
+    DEFAULT_RESAMPLES,
+    LEVEL,
+    MANY_DIFFERENCES,
+    MANY_ROWS,
+    difference_of,
+    holm,
+    interval,
+    p_value,
+    scope,
+)
 from harness.runs.record import RunRecord, is_trial, read_record
 from harness.settings.identity import varying
 
-LEVEL = 0.05
-"""Significance level; intervals cover one minus it."""
-DEFAULT_RESAMPLES = 10_000
 FEWEST_RESAMPLES = 100
-MANY_DIFFERENCES = 200
-"""From this number of differing rows on, their sum counts as normally distributed."""
-_SAME = 1e-6
-"""Relative difference below which scores, stored as float32, count as equal."""
-MANY_ROWS = 4096
-"""Above this number of rows the interval is that of a normal mean."""
-BLOCK_NUMBERS = 2**20
-"""Random numbers in memory at a time."""
-
-
-def bootstrap_interval(
-    difference: Floats, ideal: Floats | None = None, *, resamples: int = DEFAULT_RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
-    """Return the interval of the mean difference, or of the difference of two ratios with a common denominator.
-
-    Args:
-        difference: Differences of the two scores of each row, [M].
-        ideal: The largest score of each row, [M], of mean 100, where the metric is a ratio of averages.
-        resamples: Number of draws.
-        seed: Seed of the draws; the same seed gives the same interval.
-    """
-    rows = len(difference)
-    if rows > MANY_ROWS:
-        return _normal_interval(difference, ideal)
-
-    def statistics(generator: np.random.Generator, size: int) -> Floats:
-        picked = generator.integers(0, rows, (size, rows))
-        drawn = difference[picked].sum(axis=1)
-        if ideal is None:
-            return np.asarray(drawn / rows)
-        total = ideal[picked].sum(axis=1)
-        return np.asarray(100 * drawn / np.where(total > 0, total, np.inf))  # an empty denominator gives 0, as in PSP
-
-    low, high = np.quantile(_in_blocks(statistics, rows, resamples, seed), [LEVEL / 2, 1 - LEVEL / 2])
-    return float(low), float(high)
-
-
-def _normal_interval(difference: Floats, ideal: Floats | None) -> tuple[float, float]:
-    """Return the normal limit of the interval, from [M] differences and ideals."""
-    centre = float(difference.mean())
-    residuals = difference
-    if ideal is not None:
-        scale = 100 / max(float(ideal.mean()), 1e-300)
-        centre *= scale
-        residuals = scale * (difference - centre * ideal / 100)
-    reach = NormalDist().inv_cdf(1 - LEVEL / 2) * float(residuals.std()) / math.sqrt(len(difference))
-    return centre - reach, centre + reach
-
-
-def p_value(difference: Floats, *, resamples: int = DEFAULT_RESAMPLES, seed: int = 0) -> float:
-    """Return the two-sided p value of the sign-flip test on the mean of `difference` [M]; 1 if all are zero.
-
-    Exchanging the two methods in a row flips the sign of its difference. A denominator that both share is not touched,
-    so for a ratio of averages the test on the numerators is the test on the ratio.
-
-    Args:
-        difference: Differences of the two scores of each row, [M].
-        resamples: Number of draws where few rows differ.
-        seed: Seed of these draws.
-    """
-    sizes = np.abs(difference[difference != 0])
-    if not len(sizes):
-        return 1.0
-    if len(sizes) >= MANY_DIFFERENCES:
-        spread = math.sqrt(2 * float(np.square(sizes).sum()))
-        return math.erfc(abs(float(difference.sum())) / spread) if spread else 1.0
-
-    def sums(generator: np.random.Generator, size: int) -> Floats:
-        return np.asarray((2.0 * generator.integers(0, 2, (size, len(sizes)), np.int8) - 1) @ sizes)
-
-    observed = abs(float(difference.sum())) - _SAME * float(sizes.sum())
-    drawn = np.abs(_in_blocks(sums, len(sizes), resamples, seed))
-    return (1 + int(np.count_nonzero(drawn >= observed))) / (1 + resamples)
-
-
-def _in_blocks(draw: Callable[[np.random.Generator, int], Floats], rows: int, resamples: int, seed: int) -> Floats:
-    """Return a statistic of every draw, [resamples]; `draw` makes a block of them, with a random number per row."""
-    generator = np.random.default_rng(seed)
-    block = max(1, BLOCK_NUMBERS // rows)
-    sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
-    return np.concatenate([draw(generator, size) for size in sizes])
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Return the p values of one family after Holm's correction, in the order given."""
-    corrected, least = [0.0] * len(values), 0.0
-    for place, index in enumerate(sorted(range(len(values)), key=lambda index: values[index])):
-        least = max(least, min(1.0, values[index] * (len(values) - place)))
-        corrected[index] = least
-    return corrected
-
-
-def ahead_of(scores: Floats, reference: Floats) -> Floats:
-    """Return by how much `scores` is ahead in each row, [M]; 0 where they differ by rounding alone."""
-    ahead: Floats = scores - reference
-    ahead[np.abs(ahead) <= _SAME * np.maximum(np.abs(scores), np.abs(reference))] = 0.0
-    return ahead
 
 
 # -- what is compared: names as typed -> the runs they stand for
@@ -192,15 +89,20 @@ class Contender:
         """Seeds of the runs, in their order."""
         return [run.record.config["seed"] for run in self.runs]
 
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the runs, in their order."""
+        return [run.record.run_id for run in self.runs]
+
     def reported(self, metric: str) -> list[float]:
         """Return the metric as each run reports it."""
         return [value(run.record, metric, self.scorer) or 0.0 for run in self.runs]
 
     def scores(self, metric: str) -> Floats:
-        """Return the mean over seeds of every test row's score, [M]."""
+        """Return every test row's score in every run, [n, M]."""
         found = [run.scores(self.scorer, metric) for run in self.runs]
         _require_equal_lengths({run.record.run_id: len(rows) for run, rows in zip(self.runs, found, strict=True)})
-        return np.asarray(np.mean(found, axis=0))
+        return np.stack(found)
 
 
 def split_names(words: Iterable[str]) -> list[str]:
@@ -427,6 +329,8 @@ class Outcome:
     """Number of rows in which the contender is ahead."""
     lost: int
     tied: int
+    trained_again: bool
+    """Whether interval and p hold for other trainings, too; else one side was trained once, and they are of rows."""
 
     @property
     def verdict(self) -> str:
@@ -467,7 +371,7 @@ class Comparison:
                 {
                     "name": contender.name,
                     "method": contender.runs[0].record.config["method"],
-                    "runs": [run.record.run_id for run in contender.runs],
+                    "runs": contender.ids,
                     "seeds": contender.seeds,
                     "mean": {metric: fmean(contender.reported(metric)) for metric in self.metrics},
                     "std": {metric: Figure.of(contender.reported(metric)).std for metric in self.metrics},
@@ -494,12 +398,13 @@ class Comparison:
         seeds = "; ".join(f"{one.name}: {', '.join(map(str, one.seeds))}" for one in self.contenders)
         others = len(self.contenders) - 1
         family = f"; Holm's correction over {others} comparisons per metric" if others > 1 else ""
+        alone = dict.fromkeys(one.name for one in self.outcomes if not one.trained_again)
         parts = [
-            f"Percent on {self.rows:,} test rows, paired, mean over seeds ({seeds}).",
-            f"Percentile bootstrap, {self.resamples:,} resamples of rows (not of trainings), seed {self.seed}; above "
-            f"{MANY_ROWS:,} rows its normal limit.",
-            f"Sign-flip test, in its normal limit where {MANY_DIFFERENCES} rows or more differ{family}; "
-            f"verdict at {100 * LEVEL:g} %.",
+            f"Percent on {self.rows:,} test rows, mean over seeds ({seeds}).",
+            f"Interval and p: what there would be {scope(list(alone), len(alone) < others)}{family}; verdict at "
+            f"{100 * LEVEL:g} %.",
+            f"{self.resamples:,} draws, seed {self.seed}: of rows for the interval where there are {MANY_ROWS:,} or "
+            f"fewer, of signs for p where fewer than {MANY_DIFFERENCES} rows differ.",
             f"Data {str(data.dataset.get('digest', ''))[:12]}, metrics v{data.metric_version}.",
         ]
         if self.fixed:
@@ -538,15 +443,16 @@ def compare(
     rows = 0
     for name in names:
         scores = [contender.scores(name) for contender in contenders]
-        _require_equal_lengths({one.name: len(own) for one, own in zip(contenders, scores, strict=True)})
-        rows, family = len(scores[0]), []
+        _require_equal_lengths({one.name: own.shape[1] for one, own in zip(contenders, scores, strict=True)})
+        rows, family = scores[0].shape[1], []
         for other, own in zip(contenders[1:], scores[1:], strict=True):
-            ahead = ahead_of(own, scores[0])
-            low, high = bootstrap_interval(ahead, ideals.get(name), resamples=resamples, seed=seed)
+            ahead = difference_of(own, scores[0], paired=other.ids == contenders[0].ids)
+            low, high = interval(ahead, ideals.get(name), resamples=resamples, seed=seed)
             p = p_value(ahead, resamples=resamples, seed=seed)
-            won, lost = int(np.count_nonzero(ahead > 0)), int(np.count_nonzero(ahead < 0))
+            won, lost = int(np.count_nonzero(ahead.rows > 0)), int(np.count_nonzero(ahead.rows < 0))
+            counts = (won, lost, rows - won - lost)
             difference = fmean(other.reported(name)) - fmean(contenders[0].reported(name))
-            family.append(Outcome(other.name, name, difference, low, high, p, p, won, lost, rows - won - lost))
+            family.append(Outcome(other.name, name, difference, low, high, p, p, *counts, ahead.trained_again))
         corrected = holm([outcome.p for outcome in family])
         outcomes += [replace(outcome, holm=value) for outcome, value in zip(family, corrected, strict=True)]
     fixed = tuple(name for name in names if name.partition("@")[0] in RATIOS and name not in ideals)

@@ -54,13 +54,18 @@ def documents(
     Args:
         results: Runs and studies that they are made from.
         only: Names of tables; an unknown one raises `UserError` with the nearest one.
-        datasets: Names of the datasets to show; None for all.
+        datasets: Names of the datasets to show, with runs or in a table; None for all.
         findings: Findings of these results, if they have been computed.
     """
     titles = table_titles()
     for name in only or ():
         if name not in titles:
             raise unknown_name("table", name, titles)
+    ran = {str(one.dataset["name"]) for one in results.records}
+    known = ran.union(*(table.datasets for table in published_tables().values()))
+    for name in datasets or ():
+        if name not in known:
+            raise unknown_name("dataset", name, known)
     wanted, places = [name for name in titles if only is None or name in set(only)], list(datasets or []) or None
     made = []
     with progress("tables", len(wanted), "tables") as advance:

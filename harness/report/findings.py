@@ -12,11 +12,11 @@ from typing import Any
 
 from harness.report.cells import Cell, Figure, Table, column_cells
 from harness.report.claims import NAMED, TRANSFORMER, Findings, row_of, summary
-from harness.report.compare import LEVEL, holm, p_value
 from harness.report.figures.drawing import figure_stem
-from harness.report.published import RowResult, TableResult, measured, rows_ahead
+from harness.report.published import RowResult, TableResult, ahead_by, measured
 from harness.report.results import Results, Study, format_value, is_number, machine_of, own_scorer
 from harness.report.rows import trained
+from harness.report.significance import LEVEL, holm, p_value, scope
 from harness.report.tables import as_markdown, render_template
 from harness.runs.record import RunRecord
 from harness.settings.published import JUDGED, MATRIX, SUBJECT, published_table, table_paths
@@ -277,6 +277,8 @@ class Gap:
     """UniDEC's contribution minus the other's by bin of labels, None if not recorded; they sum to the difference."""
     p: float | None
     """p value, not corrected; None if per-row scores are missing."""
+    trained_again: bool = True
+    """Whether p holds for other trainings, too; else one of both was trained once, and it is of test rows alone."""
 
 
 def leads(table: TableResult, metric: str) -> list[tuple[RowResult, float]]:
@@ -312,10 +314,11 @@ def gaps(compared: Sequence[TableResult], results: Results) -> list[Gap]:
             continue
         for metric in JUDGED:
             for other in (other for other, lead in leads(table, metric) if lead > 0):
-                ahead = rows_ahead(subject, other, metric, results)
+                ahead = ahead_by(subject, other, metric, results)
                 values = (_mean(subject, metric), _mean(other, metric))
                 bins = tuple(_in_bin(subject, other, metric, name) for name in _BINS)
-                found.append(Gap(title(table), metric, other, values, bins, None if ahead is None else p_value(ahead)))
+                p, again = (None, True) if ahead is None else (p_value(ahead), ahead.trained_again)
+                found.append(Gap(title(table), metric, other, values, bins, p, again))
     return found
 
 
@@ -346,9 +349,11 @@ def gap_table(found: Sequence[Gap]) -> Table:
             )
         )
     columns = ("dataset", "in", "above UniDEC", "UniDEC's", "other's", "difference", *_BINS, "p")
+    alone = dict.fromkeys(gap.where for gap in found if not gap.trained_again)
     caption = (
         "Every method above UniDEC in the mean over seeds, and what labels of each third of the train pairs add to the "
-        "difference; p of the paired test, Holm's correction over the table."
+        "difference; p after Holm's correction over the table, for what there would be "
+        f"{scope(list(alone), any(gap.trained_again for gap in found))}."
     )
     return Table(f"Where UniDEC is not first in {' or '.join(JUDGED)}", columns, tuple(rows), caption, words=3)
 

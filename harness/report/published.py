@@ -20,9 +20,9 @@ import numpy as np
 from harness.errors import DataError
 from harness.io.yaml import format_flow
 from harness.report.cells import Cell, Figure, Table, column_cells
-from harness.report.compare import LEVEL, ahead_of, holm, p_value
 from harness.report.results import ROWS, Floats, Results, conditions, warn
 from harness.report.rows import Settings, better, changes, default_settings, digits, is_metric, settings, value
+from harness.report.significance import LEVEL, Difference, difference_of, holm, p_value, scope
 from harness.report.tables import render_template
 from harness.runs.record import RunRecord, is_trial
 from harness.settings.published import COLUMNS, PublishedRow, PublishedTable, settings_elsewhere, varied_keys
@@ -325,10 +325,14 @@ _OWN = ("unidec", "depsl")
 
 @dataclass(frozen=True)
 class Tested:
-    """Outcome of the tests of one column: index of the best baseline, and marks by index of the row."""
+    """Outcome of the tests of one column."""
 
     baseline: int
+    """Index of the best baseline."""
     marks: dict[int, str]
+    """Mark by index of the row."""
+    alone: dict[int, bool]
+    """By index of every tested row: whether it or the baseline was trained once, so that rows alone were tested."""
 
 
 def baselines(table: TableResult) -> list[int]:
@@ -348,29 +352,30 @@ def tested(table: TableResult, column: str, figures: Sequence[Figure], results: 
         return None
     best = max(held, key=lambda place: (figures[place].mean or 0.0, -place))
     ahead = {
-        place: rows
+        place: lead
         for place, row in enumerate(table.rows)
-        if place not in baselines(table) and (rows := rows_ahead(row, table.rows[best], column, results)) is not None
+        if place not in baselines(table) and (lead := ahead_by(row, table.rows[best], column, results)) is not None
     }
-    decided = [p < LEVEL for p in holm([p_value(rows) for rows in ahead.values()])]
+    decided = [p < LEVEL for p in holm([p_value(lead) for lead in ahead.values()])]
     marks = {
-        place: BETTER if rows.sum() > 0 else WORSE
-        for (place, rows), sure in zip(ahead.items(), decided, strict=True)
+        place: BETTER if lead.rows.sum() > 0 else WORSE
+        for (place, lead), sure in zip(ahead.items(), decided, strict=True)
         if sure
     }
-    return Tested(best, marks) if ahead else None
+    return Tested(best, marks, {place: not lead.trained_again for place, lead in ahead.items()}) if ahead else None
 
 
-def rows_ahead(row: RowResult, other: RowResult, column: str, results: Results) -> Floats | None:
-    """Return by how much `row` is ahead of `other` in every test row, [M]; None if per-row scores are missing."""
+def ahead_by(row: RowResult, other: RowResult, column: str, results: Results) -> Difference | None:
+    """Return by how much `row` is ahead of `other`; None if per-row scores are missing."""
     scores, reference = (row_scores(one, column, results) for one in (row, other))
-    if scores is None or reference is None or len(scores) != len(reference):
+    if scores is None or reference is None or scores.shape[1] != reference.shape[1]:
         return None
-    return ahead_of(scores, reference)
+    same = [one.run_id for one in row.records] == [one.run_id for one in other.records]
+    return difference_of(scores, reference, paired=same)
 
 
 def row_scores(row: RowResult, column: str, results: Results) -> Floats | None:
-    """Return every test row's mean score over seeds for a row of a table, [M]; None if a run lacks them."""
+    """Return every test row's score after every training of a row of a table, [n, M]; None if a run lacks them."""
     try:
         found = [results.rows(record, row.scorer, column) for record in row.records]
     except DataError as error:  # the figures are valid; only the test cannot be made
@@ -379,7 +384,7 @@ def row_scores(row: RowResult, column: str, results: Results) -> Floats | None:
     kept = [rows for rows in found if rows is not None]
     if not kept or len(kept) != len(found) or len({len(rows) for rows in kept}) > 1:
         return None
-    return np.asarray(np.mean(kept, axis=0))
+    return np.stack(kept)
 
 
 @cache
@@ -497,11 +502,19 @@ def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
         torches=sorted({str(one.environment.get("packages", {}).get("torch", "?")) for one in records}),
         apart=all(change.methods for change in table.base) and bool(others),
         against=list(dict.fromkeys(table.rows[test.baseline].label for test in tests.values() if test)),
+        scope=_scope(table, [test for test in tests.values() if test]),
         better=BETTER,
         worse=WORSE,
         level=f"{100 * LEVEL:g}",
     )
     return " ".join(text.split())
+
+
+def _scope(table: TableResult, tests: Sequence[Tested]) -> str:
+    """Say for what the marks of a table hold."""
+    alone = {place: only for test in tests for place, only in test.alone.items()}
+    labels = dict.fromkeys(table.rows[place].label for place, only in sorted(alone.items()) if only)
+    return scope(list(labels), not all(alone.values()))
 
 
 def remarks(table: TableResult) -> list[str]:

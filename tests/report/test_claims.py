@@ -45,7 +45,9 @@ def test_a_claim_is_decided_by_the_rows(
     ahead: float, behind: float, verdicts: dict[float, str], tmp_path: Path
 ) -> None:
     """By margins of points that it may be behind."""
-    found = Findings(hard_negative_runs(tmp_path, ahead, behind), [claim({"margin": margin}) for margin in verdicts])
+    found = Findings(
+        hard_negative_runs(tmp_path, ahead, behind, seeds=5), [claim({"margin": margin}) for margin in verdicts]
+    )
     assert [one.verdict for one in found.all] == [*verdicts.values()]
     (outcome,) = found.all[0].outcomes
     assert (outcome.dataset, outcome.measure) == (DATASET, "P@1")

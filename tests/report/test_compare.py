@@ -94,7 +94,7 @@ def test_differences_are_those_of_the_reported_metrics(runs: Path) -> None:
             mean[outcome.name][outcome.metric] - mean["alpha"][outcome.metric], abs=1e-9
         )
         other = next(contender for contender in contenders if contender.name == outcome.name)
-        rows = other.scores(outcome.metric) - contenders[0].scores(outcome.metric)
+        rows = other.scores(outcome.metric).mean(axis=0) - contenders[0].scores(outcome.metric).mean(axis=0)
         assert rows.mean() == pytest.approx(outcome.difference, abs=1e-6)
         assert outcome.low <= outcome.difference <= outcome.high
         assert (outcome.won, outcome.lost) == ((rows > 1e-4).sum(), (rows < -1e-4).sum())
@@ -237,7 +237,7 @@ def test_mean_and_sample_deviation_over_seeds_are_shown(runs: Path) -> None:
     alpha, gamma = found.as_dict()["contenders"]
     assert alpha["std"]["P@1"] == pytest.approx(stdev(values))
     assert gamma["std"]["P@1"] is None
-    for part in ("80 test rows", "200 resamples", "alpha: 0, 1, 2"):
+    for part in ("80 test rows", "200 draws", "alpha: 0, 1, 2"):
         assert part in found.as_table().caption
 
 

@@ -225,8 +225,9 @@ def test_one_run_of_each_method_and_encoder(runs: Path, out: Path) -> None:
     data = load(DATA)
     usual = default_settings("unidec", data.name)
     assert usual is not None
-    own: dict[str, Any] = {"method": "unidec", "params": {"beta": usual["params.beta"]}}
-    other: dict[str, Any] = {"method": "unidec", "params": {"beta": usual["params.beta"] + 1}}
+    params = {"beta": usual["params.beta"], "optimiser_table": usual["params.optimiser_table"]}
+    own: dict[str, Any] = {"method": "unidec", "params": params}
+    other: dict[str, Any] = {"method": "unidec", "params": {**params, "beta": params["beta"] + 1}}
     add_run(runs, data, "old", config=own, seed=1)
     add_run(runs, data, "newer", config=own, seed=1)
     add_run(runs, data, "seed2", config=own, seed=2)
