@@ -80,6 +80,7 @@ def test_run_report_and_listing_together(workspace: Path, capsys: pytest.Capture
         (["run", "--dataset", "synthetic", "--track", "wandb"], "--track takes mlflow or none"),
         (["run", "--dataset", "./no/such/folder"], "is not a folder"),
         (["run", "--config", "no-such.yaml"], "no-such.yaml: no such file"),
+        (["run", "--config", "."], ".: a folder; name a file"),
         (["ls", "method"], "did you mean 'methods'?"),
         (["report"], "has no runs"),
         (["data", "import", ".", "--name", "../x"], "cannot be used"),
