@@ -11,16 +11,18 @@ import pytest
 import torch
 
 from harness.batching.plan import glued_steps
+from harness.data.card import load_card
 from harness.model import load_encoder
 from harness.model.encoders.encoder import Encoder
 from harness.model.encoders.static import StaticEncoder
 from harness.plan import Plan, cpu_target, cuda_target, make_plan
 from harness.plan.build import planned_encoder
-from harness.plan.data import stand_in
+from harness.plan.data import data_sizes, stand_in
 from harness.plan.report import method_names
 from harness.plan.trace import Calls
 from harness.settings.layers import Layer
 from harness.settings.method import load_method
+from harness.settings.resolve import resolve
 from tests.support.small_models import write_model
 
 SMALL = "synthetic:train=300,test=50,labels=200"
@@ -123,6 +125,16 @@ def test_flops_of_a_one_vs_all_step_are_three_products() -> None:
         batch = plan.run.batch(plan.stages[0])
         wanted = 3 * 2 * batch * labels * plan.run.inputs.encoder.dim
         assert plan.run.step_cost(0).full == pytest.approx(wanted, rel=0.01)
+
+
+def test_a_label_is_as_long_as_the_card_says() -> None:
+    """Titles beside full texts: taken for full texts, a plan of LF-Amazon-131K would encode ten times as much."""
+    card, encoder = load_card("lf-amazon-131k"), load_encoder("tiny", seed=0)
+    config = resolve("depsl", card.name, [])[0]
+    whole = card.model_copy(update={"label_text": "title+content"})
+    titles, texts = (data_sizes(one, config, encoder) for one in (card, whole))
+    assert titles.row_tokens == texts.row_tokens == texts.label_tokens == 128
+    assert titles.label_tokens < 16
 
 
 def test_known_encoders_have_their_parameters() -> None:
