@@ -35,6 +35,7 @@ from harness.model.encoders.encoder import GROUPING, Encoder
 from harness.model.tables import RowTable
 from harness.plan.devices import Rates
 from harness.train.objectives.ova import LABEL_BLOCK
+from harness.train.optim.lazy import LAZY_BLOCK_ELEMENTS
 from harness.train.optim.row_sparse import BLOCK_ELEMENTS
 
 FAKE = FakeTensorMode(allow_non_fake_inputs=True)
@@ -88,7 +89,7 @@ def as_on(kind: str) -> Iterator[None]:
     """Use the block sizes and layer norm of a `cpu` or a `cuda` device inside the block."""
     with ExitStack() as stack:
         if kind == "cuda":
-            for sizes in (GROUPING, LABEL_BLOCK, BLOCK_ELEMENTS):
+            for sizes in (GROUPING, LABEL_BLOCK, BLOCK_ELEMENTS, LAZY_BLOCK_ELEMENTS):
                 stack.enter_context(patch.dict(sizes, cpu=sizes["cuda"]))
             stack.enter_context(patch.object(functional, "layer_norm", _cuda_layer_norm))
         yield

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.model.tables import RandomBits, RowTable, round_stochastically
-from harness.train.optim import row_sparse as rowsparse
-from harness.train.optim.row_sparse import TouchedAdamW
+from harness.train.optim.row_sparse import BLOCK_ELEMENTS, TouchedAdamW
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -176,7 +175,7 @@ def test_untouched_rows_keep_every_bit():
 def test_blocks_do_not_change_a_bit(monkeypatch):
     results = []
     for elements in (2**20, 7 * 4):
-        monkeypatch.setattr(rowsparse, "BLOCK_ELEMENTS", {"cpu": elements})
+        monkeypatch.setitem(BLOCK_ELEMENTS, "cpu", elements)
         table = RowTable(random(40, 4))
         ours = TouchedAdamW(table)
         for step in range(3):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-_FUSED_DEVICES = ("cpu", "cuda")
+FUSED_DEVICES = ("cpu", "cuda")
 
 
 class DenseAdamW:
@@ -20,7 +20,7 @@ class DenseAdamW:
         """Take the parameters that require a gradient; arguments as for `harness.train.optim.Optimiser`."""
         self.betas, self.eps = betas, eps
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self.fused = all(parameter.device.type in _FUSED_DEVICES for parameter in parameters)
+        self.fused = all(parameter.device.type in FUSED_DEVICES for parameter in parameters)
         """Whether torch's fused kernel does the whole update."""
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {
             parameter: {

@@ -22,6 +22,13 @@ under that measure, and k = k3 / k2, the points cancel out:
 so a table of F_n over all steps gives every M_n. b1^(j-s) leaves about a hundred steps to count, over which q_j hardly
 varies: from s = 256 on the relative error of the sum is below 1e-6. At the beginning q_j falls like 1 / sqrt(j), and a
 row is caught up in several jumps of at most a factor of about 1.4 (`JUMPS`), each of which is right to about 1e-5.
+
+From s = 2048 on q_j varies so little that one point does, with half of the arithmetic:
+
+    sum = 1 / (a / M_{-1} + eps / M_0)
+
+is exact where a is far above eps and where it is far below; in between the relative error is at most k2 / 4, 8e-6. No
+weight moves by more than 33 lr in all that it skips after a touch, so that is 1e-6 for a learning rate of 3e-3.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,19 +38,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from harness.errors import UserError
 from harness.model.tables import RandomBits, RowTable, round_stochastically
 from harness.seeds import stream_seed
-from harness.train.optim.row_sparse import TableAdamW, one_thread
+from harness.train.optim.dense import FUSED_DEVICES
+from harness.train.optim.row_sparse import BLOCK_ELEMENTS, TableAdamW, one_thread
 
 JUMPS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
 """Steps at which a jump ends that begins before. After the last of them all rows are caught up once."""
-_MOMENTS = 4
-_AT_ONCE = 64
+ONE_POINT, ONE_POINT_RATE = 2048, 3e-3
+"""Step after which all rows are caught up once more, and one point is enough for learning rates up to this one."""
+_ORDERS = (-1, 0, 1, 2, 3)
+"""The n of the moments M_n."""
+LAZY_BLOCK_ELEMENTS = BLOCK_ELEMENTS | {"cpu": 2**19}
+"""As `BLOCK_ELEMENTS`; most pools are one or two blocks, because here calls cost more than the cache saves."""
+_AT_ONCE = 16
 """Blocks of rows whose jumps are computed together when all rows are caught up."""
 _SPREAD = 1e-11
 """Least k2 that is more than rounding; below it the points are one."""
+_LEAST = 1e-30
+"""Least M_0 that moves anything, and least share of a moment that is left; float32 is slow below 1e-38."""
 
 Arrays = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -52,6 +68,7 @@ class LazyAdamW(TableAdamW):
     """AdamW over all rows of one table, of which a step computes those that were gathered."""
 
     counter = "at_step"
+    block_elements = LAZY_BLOCK_ELEMENTS
 
     def __init__(
         self,
@@ -81,13 +98,19 @@ class LazyAdamW(TableAdamW):
             )
         self.seed = seed
         self._done = torch.zeros(1, dtype=torch.int32)
+        device = table.weight.device
         sums, kept = _sums(np.asarray(rates, np.float64), weight_decay, betas)
-        self._sums, self._kept = (torch.from_numpy(part).to(table.weight.device) for part in (sums, kept))
+        self._sums, self._kept = (torch.from_numpy(part).to(device) for part in (sums, kept))
+        falls = [betas[0] * betas[1] ** (n / 2) for n in _ORDERS] + [betas[1]]
+        self._falls = torch.tensor(falls, dtype=torch.float64).log().to(device)
+        """Logarithms of r_n for every n of `_ORDERS`, and of b2."""
+        self._one_point_from = ONE_POINT if max(rates, default=0.0) <= ONE_POINT_RATE else len(rates)
         self._work = self._scratch(2)
-        self._ready: tuple[Tensor, Tensor] | None = None
-        """Rows [U] that were gathered last, with their weights and moments now, [3, U, D]."""
-        self._unwritten: tuple[slice, Tensor] | None = None
-        """Rows of the whole table whose values now, [3, u, D], are not all written: a signal came between."""
+        self._moments_read = self._work.new_empty(2, 0, table.weight.shape[1])
+        self._ready: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
+        """Rows [U] that were gathered last, with their weights and moments now, [U, D] each."""
+        self._unwritten: tuple[slice, list[Tensor]] | None = None
+        """Rows of the whole table whose values now, [u, D] each, are not all written: a signal came between."""
         self._current = 0
         """The step up to which the whole table is known to be caught up."""
         self.attach()
@@ -121,14 +144,18 @@ class LazyAdamW(TableAdamW):
     def read(self, rows: Tensor) -> Tensor:
         """Return distinct rows [U] of the table as they are after the steps done, [U, D]; nothing is written."""
         self._write_rest()
-        values = self.table.weight.new_empty(3, len(rows), self.table.weight.shape[1], dtype=self.table.arithmetic)
+        count, dim = len(rows), self.table.weight.shape[1]
+        if count > self._moments_read.shape[1]:
+            self._moments_read = self._work.new_empty(2, count, dim)
+        mean, square = self._moments_read[:, :count]
+        values = self._work.new_empty(count, dim), mean, square
         jumps = self._jumps(self.steps.index_select(0, rows))
         with one_thread(rows.device):
-            for part in self._blocks(len(rows)):
-                for whole, copy in zip(self._stores(), values[:, part], strict=True):
-                    self._read(whole, rows[part], copy)
+            for part in self._blocks(count):
+                for whole, copy in zip(self._stores(), values, strict=True):
+                    self._read(whole, rows[part], copy[part])
                 for jump in jumps:
-                    self._move(values[:, part], jump[:, part])
+                    self._move([copy[part] for copy in values], jump[:, part])
         self._ready = rows, values
         return values[0]
 
@@ -140,26 +167,29 @@ class LazyAdamW(TableAdamW):
             self.read(rows)
         assert self._ready is not None
         values, self._ready = self._ready[1], None
-        step, (beta1, beta2) = self.done + 1, self.betas
-        bias1, bias2 = 1 - beta1**step, 1 - beta2**step
-        with one_thread(rows.device):
+        (weight, mean, square), device = values, gradient.device
+        with one_thread(device):
+            adamw(
+                *([weight], [gradient.contiguous()], [mean], [square], [], [self._done.to(device, torch.float32)]),
+                fused=device.type in FUSED_DEVICES,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=lr,
+                weight_decay=weight_decay,
+                eps=self.eps,
+                maximize=False,
+            )
             for part in self._blocks(len(rows)):
-                weight, mean, square = values[:, part]
-                denominator, given = self._work[0, : len(weight)], gradient[part]
-                mean.lerp_(given, 1 - beta1)
-                square.mul_(beta2).addcmul_(given, given, value=1 - beta2)
-                # (m / bias1) / (sqrt(v / bias2) + eps) = m / (bias1 / sqrt(bias2) sqrt(v) + bias1 eps)
-                torch.sqrt(square, out=denominator).mul_(bias1 / bias2**0.5).add_(bias1 * self.eps)
-                weight.mul_(1 - lr * weight_decay).addcdiv_(mean, denominator, value=-lr)
                 bits = RandomBits(seed, part.start, rows.device) if self.rounds else None
-                for whole, copy in zip(self._stores(), (weight, mean, square), strict=True):
-                    self._write(whole, rows[part], copy, bits)
-        self.steps.index_fill_(0, rows, step)
+                for whole, copy in zip(self._stores(), values, strict=True):
+                    self._write(whole, rows[part], copy[part], bits)
+        self.steps.index_fill_(0, rows, self.done + 1)
 
     def advance(self) -> None:
         """Count a step as done, after `update` if there were gradients."""
         self._done += 1
-        if self.done == JUMPS[-1]:
+        if self.done in (JUMPS[-1], self._one_point_from):
             self.settle()
 
     @torch.no_grad()
@@ -172,11 +202,12 @@ class LazyAdamW(TableAdamW):
         for start in range(0, count, _AT_ONCE * self._block):
             jumps = self._jumps(self.steps[start : start + _AT_ONCE * self._block])
             for near in self._blocks(min(_AT_ONCE * self._block, count - start)):
-                part, values = slice(start + near.start, start + near.stop), buffer[:, : near.stop - near.start]
-                for whole, copy in zip(self._stores(), values, strict=True):
-                    copy.copy_(whole[part])
+                part = slice(start + near.start, start + near.stop)
+                values = list(buffer[:, : near.stop - near.start])
+                found = [whole[part].to(buffer.dtype) for whole in self._stores()]
                 for jump in jumps:
-                    self._move(values, jump[:, near])
+                    self._move(found, jump[:, near], values)
+                    found = values
                 self._unwritten = part, values
                 self._write_rest()
         self._current = self.done
@@ -187,7 +218,7 @@ class LazyAdamW(TableAdamW):
             return
         part, values = self._unwritten
         seed = stream_seed(self.seed, "rounding", self.done)
-        bits = RandomBits(seed, part.start, values.device) if self.rounds else None
+        bits = RandomBits(seed, part.start, values[0].device) if self.rounds else None
         for whole, copy in zip(self._stores(), values, strict=True):
             if bits is None:
                 whole[part] = copy
@@ -197,46 +228,57 @@ class LazyAdamW(TableAdamW):
         self._unwritten = None
 
     def _jumps(self, at: Tensor) -> list[Tensor]:
-        """Return the jumps that bring rows from the steps they are at, int32 [u], to those done; see `_skipped`."""
-        at, stops = at.long(), [self.done]
+        """Return the jumps that bring rows from the steps they are at, int32 [u], to those done.
+
+        Returns:
+            What `_move` needs of each jump, [5 or 8, u]: W(s), b1^(t-s), b2^(t-s); then for one point the factor of a
+            and the constant of what m is divided by, else the constant and the factor of a in the numerator of the sum,
+            and in its denominator eps^2, the factor of a and that of a^2.
+        """
+        at = at.long()
+        if self.done > self._one_point_from:
+            return [self._one_point(at).to(self.table.arithmetic)]
+        stops = [self.done]
         if self.done <= JUMPS[-1] and len(at):
             earliest = int(at.where(at > 0, self.done).min())  # a row at 0 has no moments: one jump does
             stops = [*(stop for stop in JUMPS if earliest < stop < self.done), self.done]
         jumps = []
         for stop in stops:
             after = at.clamp(min=stop)
-            jumps.append(self._skipped(at, after).to(self.table.arithmetic))
+            jumps.append(self._two_points(at, after).to(self.table.arithmetic))
             at = after
         return jumps
 
-    def _move(self, values: Tensor, jump: Tensor) -> None:
-        """Bring weights and moments [3, u, D] of rows to where a jump [8, u] ends, in place."""
+    def _move(self, values: Sequence[Tensor], jump: Tensor, moved: Sequence[Tensor] | None = None) -> None:
+        """Bring weights and moments of rows, [u, D] each, to where a jump [5 or 8, u] ends: in place, or in `moved`."""
         weight, mean, square = values
+        to_weight, to_mean, to_square = values if moved is None else moved
         a, below = self._work[:, : len(weight)]
         kept, mean_fall, square_fall, *terms = jump[:, :, None]
-        constant, linear, floor, low, high = terms
         torch.sqrt(square, out=a)
-        torch.mul(a, high, out=below).add_(low).mul_(a).add_(floor)  # addcmul with two columns takes four times as long
-        a.mul_(linear).add_(constant).mul_(mean)
-        weight.mul_(kept).addcdiv_(a, below, value=-1)
-        mean.mul_(mean_fall)
-        square.mul_(square_fall)
+        torch.mul(weight, kept, out=to_weight)
+        if len(terms) == 2:
+            to_weight.addcdiv_(mean, a.mul_(terms[0]).add_(terms[1]), value=-1)
+        else:
+            constant, linear, floor, low, high = terms
+            torch.mul(a, high, out=below).add_(low).mul_(a).add_(floor)  # faster than addcmul with two columns
+            to_weight.addcdiv_(a.mul_(linear).add_(constant).mul_(mean), below, value=-1)
+        torch.mul(mean, mean_fall, out=to_mean)
+        torch.mul(square, square_fall, out=to_square)
 
-    def _skipped(self, at: Tensor, after: Tensor) -> Tensor:
-        """Return what rows need that were not touched from the steps `at` [u] to `after` [u]; float64, [8, u].
+    def _one_point(self, at: Tensor) -> Tensor:
+        """Return the jump from the steps `at` [u] to those done; float64, [5, u]."""
+        kept, falls, moments = self._moments(at, torch.tensor([self.done], device=at.device), 2)
+        none = moments[1] < _LEAST  # nothing was skipped, or the learning rate was 0: m / infinity
+        slope = moments[0].reciprocal().where(~none, 0.0)
+        floor = (self.eps / moments[1]).where(~none, torch.inf)
+        return torch.stack([kept, *falls, slope, floor])
 
-        Returns:
-            W(s), b1^(t-s), b2^(t-s); then the constant and the factor of a in the numerator of the sum, and in its
-            denominator eps^2, the factor of a and that of a^2. The numerator is 0 if nothing was skipped.
-        """
-        (beta1, beta2), eps, skipped = self.betas, self.eps, (after - at).double()
-        kept = (self._kept[after] - self._kept[at]).exp()
-        falls = [(beta1 * beta2 ** (n / 2)) ** skipped for n in range(_MOMENTS)]
-        moments = [
-            kept * one_sum[at] - one_fall * one_sum[after] for one_sum, one_fall in zip(self._sums, falls, strict=True)
-        ]
-        some = skipped > 0
-        m0, m1, m2, m3 = (moment.where(some, 1.0) for moment in moments)
+    def _two_points(self, at: Tensor, after: Tensor) -> Tensor:
+        """Return the jump from the steps `at` [u] to `after` [u]; float64, [8, u]."""
+        kept, falls, moments = self._moments(at, after, 5)
+        some, eps = moments[1] >= _LEAST, self.eps
+        m0, m1, m2, m3 = (moment.where(some, 1.0) for moment in moments[1:])
         q = m1 / m0
         k2 = m2 / (m0 * q**2) - 1
         k3 = m3 / (m0 * q**3) - 3 * k2 - 1
@@ -244,17 +286,25 @@ class LazyAdamW(TableAdamW):
         total = m0 * some
         numerator = total * eps, total * q * (1 + k)
         denominator = torch.full_like(q, eps**2), q * (2 + k) * eps, q**2 * (1 + k - k2)
-        return torch.stack([kept, falls[0], beta2**skipped, *numerator, *denominator])
+        return torch.stack([kept, *falls, *numerator, *denominator])
+
+    def _moments(self, at: Tensor, after: Tensor, orders: int) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
+        """Return W(s) [u], b1^(t-s) and b2^(t-s) [u], and M_n for the first `orders` of `_ORDERS` [orders, u]."""
+        kept = (self._kept[after] - self._kept[at]).exp()
+        falls = (torch.cat([self._falls[:orders], self._falls[-1:]])[:, None] * (after - at)).clamp_(min=-600).exp_()
+        moments = kept * self._sums[:orders, at] - falls[:orders] * self._sums[:orders, after]
+        falls = falls.where(falls > _LEAST, 0.0)
+        return kept, (falls[1], falls[-1]), moments
 
 
 def _sums(rates: NDArray[np.float64], weight_decay: float, betas: tuple[float, float]) -> Arrays:
-    """Return F_n(s) [4, T + 1] and the logarithm of W(0) after every step [T + 1], given the rates of T steps."""
+    """Return F_n(s) [5, T + 1] and the logarithm of W(0) after every step [T + 1], given the rates of T steps."""
     (beta1, beta2), steps = betas, np.arange(1, len(rates) + 1)
     keep = 1 - rates * weight_decay
-    sums = np.zeros((_MOMENTS, len(rates) + 1))
-    for n in range(_MOMENTS):
+    sums = np.zeros((len(_ORDERS), len(rates) + 1))
+    for place, n in enumerate(_ORDERS):
         share = rates / ((1 - beta1**steps) * (1 - beta2**steps) ** (n / 2))
         fall = beta1 * beta2 ** (n / 2) / keep
         backwards = zip((fall * share)[::-1].tolist(), fall[::-1].tolist(), strict=True)
-        sums[n] = [*accumulate(backwards, lambda later, step: step[0] + step[1] * later, initial=0.0)][::-1]
+        sums[place] = [*accumulate(backwards, lambda later, step: step[0] + step[1] * later, initial=0.0)][::-1]
     return sums, np.concatenate([[0.0], np.log(keep).cumsum()])

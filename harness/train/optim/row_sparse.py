@@ -33,6 +33,8 @@ class TableAdamW:
 
     counter: str
     """Name of the int32 tensor [R] that says which step each row is at."""
+    block_elements = BLOCK_ELEMENTS
+    """Rows times D updated at once, by type of device."""
 
     def __init__(self, table: RowTable, betas: tuple[float, float], eps: float) -> None:
         """Make zero moments on the device of the table, which must not move afterwards."""
@@ -46,7 +48,7 @@ class TableAdamW:
         """Second moment v, [R, D]."""
         self.steps = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         """What `counter` names, [R]."""
-        self._block = max(1, BLOCK_ELEMENTS.get(weight.device.type, 2**20) // max(1, weight.shape[1]))
+        self._block = max(1, self.block_elements.get(weight.device.type, 2**20) // max(1, weight.shape[1]))
         self._stored = weight.new_empty(self._block if self.rounds else 0, weight.shape[1])
         """Buffer for rows in the stored type, between table and scratch memory; empty if the types are equal."""
 
