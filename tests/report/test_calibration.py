@@ -7,7 +7,7 @@ trainings, what one training does to all rows, and what it does to this one. The
 analysis of variance of two methods of the committed results, on test sets as large as theirs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -19,11 +19,14 @@ from scipy.stats import norm
 
 from harness.report.published import baselines, row_scores, table_results
 from harness.report.results import ROWS, Results, read_results
+from harness.report.significance import LEVEL, Difference, difference_of, p_value
 from harness.settings.published import published_table, table_paths
 
 Floats = NDArray[np.float64]
 ROOT = Path(__file__).parents[2]
 SIZES = ((2, 2), (3, 3), (5, 5), (2, 3), (5, 3), (2, 5))
+LARGE = 5000
+"""Number of test rows above which a set is large."""
 SPREAD = 0.7
 """Spread of the logarithm of the labels' weights in PSP."""
 
@@ -116,3 +119,40 @@ def simulated(
         hits = latent + chance + shifts[:, None, None] < bar
         found.append(scale * (hits * weights).sum(axis=2))
     return found[0], found[1]
+
+
+def drawn(count: int, pairs: tuple[Pair, ...], ahead: float = 0.0, seed: int = 0) -> list[Difference]:
+    """Simulated comparisons of measured pairs; one of eight on a large test set, for its time."""
+    generator, found = np.random.default_rng(seed), list[Difference]()
+    large = [pair for pair in pairs if pair.rows > LARGE]
+    small = [pair for pair in pairs if pair.rows <= LARGE]
+    for place in range(count):
+        among = large if large and place % 8 == 0 else small
+        pair = among[generator.integers(len(among))]
+        found.append(difference_of(*simulated(pair, SIZES[place % len(SIZES)], generator, ahead)))
+    return found
+
+
+def marked(differences: list[Difference]) -> float:
+    return float(np.mean([p_value(one, resamples=1000) < LEVEL for one in differences]))
+
+
+def test_one_in_twenty_is_marked_where_nothing_differs() -> None:
+    """5 %, plus or minus 1, of 2,000 pairs, whose number alone makes half a point of chance."""
+    assert 0.035 <= marked(drawn(2000, measured())) <= 0.065
+
+
+def test_trainings_that_vary_are_no_difference_of_methods() -> None:
+    """With the largest variance of trainings that was measured, in every pair; rows alone would mark far more."""
+    most = max(max(pair.trainings) for pair in measured())
+    assert most > 0.5
+    pairs = tuple(replace(pair, trainings=(most, most)) for pair in measured() if pair.rows <= LARGE)
+    found = drawn(600, pairs)
+    assert marked(found) <= 0.07
+    assert marked([Difference(one.rows) for one in found]) >= 0.1
+
+
+def test_what_differs_is_seen() -> None:
+    """Three points on a thousand rows, after two to five trainings."""
+    small = tuple(pair for pair in measured() if pair.rows <= LARGE)
+    assert marked(drawn(300, small, ahead=3.0)) >= 0.8
