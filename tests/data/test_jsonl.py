@@ -94,7 +94,6 @@ ROW = {"text": "x", "labels": ["red"]}
         ("filter", [{**FILTER[0], "label": "nope"}], 1, "label id 'nope' is not in labels.jsonl"),
         ("train", b'{"text": "x", "labels": []}\n{"text": \n', 2, "not valid JSON"),
         ("train", b'{"text": "x", "labels": []}\n{"text": "\xe9", "labels": []}\n', 2, "not UTF-8"),
-        ("train", b'{"text": "x", "labels": []}\n{"text": "\\ud83d", "labels": []}\n', 2, "surrogate in string"),
         ("train", b"<!DOCTYPE html><html><title>Quota exceeded</title></html>", 1, "a web page instead of data"),
     ],
 )
@@ -104,6 +103,14 @@ def test_a_fault_is_named_with_its_file_and_line(folder, name, rows, line, messa
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         load(folder)
     assert (caught.value.path, caught.value.line) == (folder / f"{name}.jsonl", line)
+
+
+def test_half_a_character_is_replaced_and_counted(folder) -> None:
+    write_jsonl(folder, train=b'{"text": "a \\ud83d", "labels": ["red"]}\n{"text": "b", "labels": [7]}\n')
+    dataset = load(folder)
+    assert list(dataset.train_text) == ["a \ufffd", "b"]
+    said = "train.jsonl: 1 rows with half a character (a lone surrogate), now U+FFFD (first: line 1)"
+    assert said in dataset.metadata["provenance"]["warnings"]
 
 
 def test_a_fault_behind_many_good_lines(folder, account: Account) -> None:

@@ -152,6 +152,19 @@ def test_other_settings_are_refused_field_by_field(interrupted: Path, account: A
     account.saw("refused: " + "; ".join(line.removeprefix("config.").removeprefix("params.") for line in lines))
 
 
+def test_a_checkpoint_of_the_earlier_optimiser_keeps_it(workspace: Path, tmp_path: Path) -> None:
+    """A run from before the exact optimiser does not name one; it goes on as it was, and as nothing else."""
+    in_child(lambda: kill_at_step(7, optimiser_table="touched"), tmp_path / "said")
+    folder = only_run(workspace)
+    first, _, others = (folder / "events.jsonl").read_text().partition("\n")
+    assert '"optimiser_table": "touched", ' in first
+    (folder / "events.jsonl").write_text(first.replace('"optimiser_table": "touched", ', "") + "\n" + others)
+    with pytest.raises(UserError, match=r'params\.optimiser_table: "touched" -> "exact"'):
+        run(config(), track="none", earlier=find_earlier(folder.name))
+    record = run(config(optimiser_table="touched"), track="none", earlier=find_earlier(folder.name))
+    assert record.training["steps"] == STEPS
+
+
 def test_best_weights_that_are_gone_are_missed_at_once(workspace: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"validation": {"size": 0.2}}
     in_child(lambda: kill_at_step(7, **settings), tmp_path / "said")

@@ -37,7 +37,7 @@ from harness.data.pattern import PatternBuilder, from_pairs
 from harness.data.prepare import DatasetWriter, prepare, raw_folder
 from harness.data.ragged import Texts
 from harness.data.sources.lines import JsonRows, json_chunks
-from harness.data.sources.repository import SPLITS, count_empty, file_metadata, plain_texts, warn
+from harness.data.sources.repository import HALVES, SPLITS, count_empty, file_metadata, plain_texts, warn, warn_of_lines
 from harness.errors import DataError, MissingDataError, UserError
 from harness.io.files import checked_name, home, locked, write_text
 from harness.io.models import describe_faults
@@ -64,7 +64,7 @@ class JsonlSource:
         with ExitStack() as columns:
             splits = {name: _Split(name, writer, len(label_of), columns) for name in SPLITS}
             names = [name for name in SPLITS if name in files]
-            parts = {name: _read_rows(files[name], name, splits, label_of, fraction) for name in names}
+            parts = {name: _read_rows(files[name], name, splits, label_of, fraction, warnings) for name in names}
         pairs = _read_filter(files["filter"], parts, label_of) if "filter" in files else {}
         for name in SPLITS:
             matrix = splits[name].finish(files.get(name, files["train"]), warnings)
@@ -117,9 +117,9 @@ def _test_fraction(name: str, options: Mapping[str, object]) -> float:
 def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dict[str, int]:
     """Write label texts and ids; return the index of every label by its id."""
     label_of: dict[str, int] = {}
-    empty = 0
+    empty, mended = 0, list[int]()
     with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
-        for rows in json_chunks(path):
+        for rows in json_chunks(path, mended):
             strings, names = plain_texts(rows.column("text", str)), rows.column("id", str, int)
             _add_ids(label_of, names, len(label_of), rows, "label")
             texts.extend_strings(strings)
@@ -128,6 +128,7 @@ def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dic
     if not label_of:
         raise DataError("the file has no labels", path)
     warn(warnings, path, empty, "empty texts")
+    warn_of_lines(warnings, path, mended, HALVES)
     return label_of
 
 
@@ -187,12 +188,18 @@ class _Part(NamedTuple):
 
 
 def _read_rows(
-    path: Path, name: str, splits: dict[str, _Split], label_of: dict[str, int], test_fraction: float
+    path: Path,
+    name: str,
+    splits: dict[str, _Split],
+    label_of: dict[str, int],
+    test_fraction: float,
+    warnings: list[str],
 ) -> _Part:
     row_of: dict[str, int] = {}
+    mended = list[int]()
     drawn, count = [np.zeros(0, np.bool_)], 0
     with progress(f"reading {path.name}") as advance:
-        for rows in json_chunks(path):
+        for rows in json_chunks(path, mended):
             strings = plain_texts(rows.column("text", str))
             lengths, labels = _label_columns(rows, label_of)
             _add_ids(row_of, rows.column("id", str, int, default=None), count, rows, "row")
@@ -202,6 +209,7 @@ def _read_rows(
             drawn.append(test)
             count += len(rows)
             advance(len(rows))
+    warn_of_lines(warnings, path, mended, HALVES)
     in_test = np.concatenate(drawn)
     return _Part(row_of, in_test, np.where(in_test, np.cumsum(in_test), np.cumsum(~in_test)) - 1)
 

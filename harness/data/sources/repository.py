@@ -46,6 +46,7 @@ _FILTERS = {
     "train.filter": ("filter_labels_train.txt", "trn_filter_labels.txt"),
     "test.filter": ("filter_labels_test.txt", "tst_filter_labels.txt"),
 }
+HALVES = "rows with half a character (a lone surrogate), now U+FFFD"
 
 
 @dataclass(frozen=True)
@@ -246,12 +247,13 @@ def json_documents(
             yield rows, uids
             advance(len(rows))
     warn(warnings, path, empty, "empty texts")
-    _warn_lines(warnings, path, mended, "rows with half a character (a lone surrogate), now U+FFFD")
-    _warn_lines(warnings, path, nameless, "rows without `uid`")
-    _warn_lines(warnings, path, _repeated_uids(path, np.concatenate(hashes)), "rows with the `uid` of an earlier one")
+    warn_of_lines(warnings, path, mended, HALVES)
+    warn_of_lines(warnings, path, nameless, "rows without `uid`")
+    warn_of_lines(warnings, path, _repeated_uids(path, np.concatenate(hashes)), "rows with the `uid` of an earlier one")
 
 
-def _warn_lines(warnings: list[str], path: Path, lines: list[int], what: str) -> None:
+def warn_of_lines(warnings: list[str], path: Path, lines: list[int], what: str) -> None:
+    """Add a warning about lines of a file to `warnings`, with their number and the first; none if there are none."""
     if lines:
         warn(warnings, path, len(lines), f"{what} (first: line {lines[0]:,})")
 
