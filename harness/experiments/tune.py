@@ -23,7 +23,7 @@ from harness.io.yaml import format_flow
 from harness.report.documents import COMPARISON, STATISTICS, TESTS
 from harness.report.results import Study, read_studies, shown_space
 from harness.report.rows import changes, default_settings
-from harness.settings.identity import decisive, marked
+from harness.settings.identity import before, decisive, marked
 from harness.settings.layers import Layer, flat, merge
 from harness.settings.method import METHOD_FOLDER, load_method
 from harness.settings.published import PUBLISHED_FOLDER, TUNED_FOLDER
@@ -280,11 +280,13 @@ def ended(tuning: Tuning, row: TuningRow, dataset: str, studies: Mapping[str, St
         return None
     if not all(any(point.items() <= trial.params.items() for trial in study.trials) for point in points):
         return None
-    if study.base is not None:
-        counts = decisive({"method": row.method, **study.base})  # a study may hold settings that change no result
-        base = {key: value for key, value in study.base.items() if key in counts or key in marked(NAME)}
-        if changes(base, default_settings(row.method, dataset, row.settings) or {}):
-            return None
+    shared = study.base or {}
+    counts = decisive({"method": row.method, **shared})  # a study may hold settings that change no result
+    base = {key: value for key, value in shared.items() if key in counts or key in marked(NAME)}
+    older = flat(before({"method": row.method, "encoder": study.settings.get("encoder")}))
+    older = {key: value for key, value in older.items() if key in counts and key not in shared}
+    if changes(older | base, default_settings(row.method, dataset, row.settings) or {}):
+        return None
     asked = (row.method, dataset, tuning.objectives, space, tuning.validation, tuning.budget(dataset))
     validation = study.settings.get("validation")
     there = (study.method, study.dataset, study.objectives, study.space, validation, len(study.trials))

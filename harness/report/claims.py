@@ -84,6 +84,8 @@ class Claims(Settings):
     """The content of claims.yaml."""
 
     claims: list[Claim] = Field(min_length=1)
+    by_hand: str = ""
+    """What was chosen by hand and not by the benchmark's search; stands beside the results."""
     accounts: dict[str, str] = Field(default={})
     """Why UniDEC is not first, by dataset, or by name for the table with a transformer; shown while it is not first."""
     reruns: dict[str, str] = Field(default={})
@@ -146,7 +148,7 @@ class Findings:
         self.results = results
         known = read_claims()
         self._claims = known.claims if claims is None else list(claims)
-        self.accounts, self.reruns = known.accounts, known.reruns
+        self.accounts, self.reruns, self.by_hand = known.accounts, known.reruns, known.by_hand
         self._tables: dict[str, list[TableResult]] = {}
 
     @cached_property

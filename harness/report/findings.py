@@ -41,6 +41,7 @@ def findings_page(found: Findings, drawn: Sequence[str] = ()) -> str | None:
         "findings.md.j2",
         **_about(found),
         first={metric: _first(found.matrix, metric) for metric in JUDGED},
+        by_hand=" ".join(found.by_hand.split()),
         explained=bool(gaps(found.compared, found.results)),
         rerun=bool(reruns(found)),
         claims=as_markdown(summary(found.all)),
@@ -348,14 +349,14 @@ def gap_table(found: Sequence[Gap]) -> Table:
                 Cell("" if p is None else f"{p:.4f}", best=p is not None and p < LEVEL),
             )
         )
-    columns = ("dataset", "in", "above UniDEC", "UniDEC's", "other's", "difference", *_BINS, "p")
+    columns = ("dataset", "in", "above UniDEC (ours)", "ours", "other's", "difference", *_BINS, "p")
     alone = dict.fromkeys(gap.where for gap in found if not gap.trained_again)
     caption = (
-        "Every method above UniDEC in the mean over seeds, and what labels of each third of the train pairs add to the "
+        "Every method above UniDEC (ours) in the mean over seeds, and what labels of each third of the train pairs add to the "
         "difference; p after Holm's correction over the table, for what there would be "
         f"{scope(list(alone), any(gap.trained_again for gap in found))}."
     )
-    return Table(f"Where UniDEC is not first in {' or '.join(JUDGED)}", columns, tuple(rows), caption, words=3)
+    return Table(f"Where UniDEC (ours) is not first in {' or '.join(JUDGED)}", columns, tuple(rows), caption, words=3)
 
 
 def tried_tables(studies: Sequence[Study]) -> list[Table]:

@@ -22,9 +22,9 @@ from harness.settings.schema import NAME, RECORD, SPEED, Decides, RunConfig
 _ABSENT = object()
 _BEFORE = {
     "validation": {"draw": "any", "equal_texts": "any"},
-    "params": {"optimiser_table": "touched", "undecayed": "norms"},
+    "params": {"optimiser_table": "touched", "undecayed": "norms", "eps": 1e-8},
 }
-"""Values of settings that older records lack, where they are not today's default."""
+"""Values of settings that older records lack, where they are not today's default or that of every preset."""
 
 
 @cache
@@ -33,7 +33,7 @@ def marked(kind: Decides) -> frozenset[str]:
     return frozenset(name for name, field in RunConfig.model_fields.items() if kind in field.metadata)
 
 
-def before(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def before(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what a recorded config has for settings that are younger than it, where that is not today's default."""
     known = set(_defaults(str(config.get("method"))))
     if config.get("encoder") == "static":

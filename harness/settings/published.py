@@ -28,7 +28,7 @@ TUNED_FOLDER = METHOD_FOLDER / "tuned"
 MATRIX = "benchmark"
 """Name of the own table that has a row for every method."""
 SUBJECT = "unidec"
-"""Name of that table's row for UniDEC, the method of the papers."""
+"""Name of that table's row for our variant of UniDEC; the papers' own are rows beside it."""
 JUDGED = ("P@1", "PSP@5")
 """Metrics used where methods are compared in two metrics only."""
 

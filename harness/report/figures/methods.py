@@ -67,7 +67,7 @@ def draw_standing(results: Results, dataset: str) -> Sketch:
     caption = (
         f"{' and '.join(JUDGED)} in percent on the test rows of {format_name(dataset)}, "
         f"{format_seeds(list(data['seeds']))}. Methods are in the order of {JUDGED[0]}, each with the scorer that it "
-        "reports; dashed lines mark the best of a metric, the filled dot is UniDEC."
+        "reports; dashed lines mark the best of a metric, the filled dot is UniDEC (ours)."
     )
     return Sketch(figure, data, caption)
 
