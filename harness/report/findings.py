@@ -352,8 +352,8 @@ def gap_table(found: Sequence[Gap]) -> Table:
     columns = ("dataset", "in", "above UniDEC (ours)", "ours", "other's", "difference", *_BINS, "p")
     alone = dict.fromkeys(gap.where for gap in found if not gap.trained_again)
     caption = (
-        "Every method above UniDEC (ours) in the mean over seeds, and what labels of each third of the train pairs add to the "
-        "difference; p after Holm's correction over the table, for what there would be "
+        "Every method above UniDEC (ours) in the mean over seeds, and what labels of each third of the train pairs add "
+        "to the difference; p after Holm's correction over the table, for what there would be "
         f"{scope(list(alone), any(gap.trained_again for gap in found))}."
     )
     return Table(f"Where UniDEC (ours) is not first in {' or '.join(JUDGED)}", columns, tuple(rows), caption, words=3)
