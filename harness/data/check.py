@@ -99,7 +99,7 @@ def _figures(dataset: Dataset) -> Iterator[CheckRow]:
     published = dataset.card.statistics
     matrices = (dataset.train, dataset.test, dataset.train_filter, dataset.test_filter)
     measured = statistics(_columns(dataset), dict(zip(MATRICES, matrices, strict=True)))
-    for name in ("train", "test", "labels", "rows_per_label", "labels_per_row", "words_per_row"):
+    for name in ("train", "test", "labels", "rows_per_label", "labels_per_row", "words_per_row", "words_per_label"):
         expected, found = getattr(published, name), measured[name]
         if expected is None:
             yield CheckRow(name, None, found, "unknown", "the card publishes no figure")

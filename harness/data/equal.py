@@ -1,8 +1,8 @@
-"""Equal texts, found by a 64-bit hash of every row, over blocks of bytes.
+"""Equal texts: those that differ in nothing but case and blanks, which most tokenisers drop.
 
-The hash of the bytes b_0 .. b_n of a row is sum_i (b_i + 1) K^i mod 2^64 with K odd. As K has an inverse, the rows of
-a block are hashed at once: K^i is counted from the start of the block, and the sum of a row whose first byte is at
-place s is multiplied by K^-s. Texts that repeat are compared, where a count of them must be exact.
+They are found by a 64-bit hash of every row, over blocks of bytes. The hash of the bytes b_0 .. b_n of a row is
+sum_i (b_i + 1) K^i mod 2^64 with K odd. As K has an inverse, the rows of a block are hashed at once: K^i is counted
+from the start of the block, and the sum of a row whose first byte is at place s is multiplied by K^-s.
 """
 
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ RowPairs = tuple[Rows, Rows]
 SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))
 """Whether each byte value is not ASCII whitespace, [256]."""
 _NUL = np.arange(256) == 0
+_NOT_ASCII = np.arange(256) >= 128
 _FOLDED = bytes(range(256)).lower().translate(bytes.maketrans(b"\t\n\v\f\r", b"     "))
 """Every byte value with letters in lower case and a space for every blank."""
 _SPACE = ord(" ")
@@ -61,20 +62,29 @@ def _blocks(texts: Texts, block: int) -> Iterator[_Block]:
         yield _Block(begin, slice(first, last), np.asarray(texts.values[begin:stop]), cuts, int(offsets[last]) > stop)
 
 
-def row_hashes(texts: Texts, *, folded: bool = False, block: int = _BLOCK) -> NDArray[np.uint64]:
-    """Return a hash of every text, [N]; 0 for an empty one.
+def row_hashes(texts: Texts, block: int = _BLOCK) -> NDArray[np.uint64]:
+    """Return a hash of every text without its case and with one space between words, [N]; 0 for a blank one.
 
-    Args:
-        texts: The texts, [N].
-        folded: Whether to hash what is left when letters are in lower case (ASCII) and words have one space between
-            them, and none at either end.
-        block: Bytes that are hashed at once, at most `_BLOCK`.
+    `block` is the number of bytes that are hashed at once, at most `_BLOCK`.
     """
+    hashes = _ascii_hashes(texts, block)
+    others = np.flatnonzero(row_counts(texts, _NOT_ASCII))
+    hashes[others] = _ascii_hashes(Texts.from_strings(fold(texts[row]) for row in others), block)
+    return hashes
+
+
+def fold(text: str) -> str:
+    """Return a text without its case and with one space between words."""
+    return " ".join(text.casefold().split())
+
+
+def _ascii_hashes(texts: Texts, block: int) -> NDArray[np.uint64]:
+    """Return hashes of every text, [N], for which only ASCII letters have a case and only ASCII blanks are blank."""
     powers, inverses = _powers()
     hashes = np.zeros(len(texts), np.uint64)
     before = 0  # bytes that were hashed of the row that the last block left unfinished
     for found in _blocks(texts, block):
-        values, cuts = _folded(found, texts, before) if folded else (found.values, found.cuts)
+        values, cuts = _folded(found, texts, before)
         sums = np.zeros(len(values) + 1, np.uint64)
         np.cumsum((values.astype(np.uint64) + np.uint64(1)) * powers[: len(values)], out=sums[1:])
         factors = inverses[cuts[:-1]]
@@ -106,13 +116,9 @@ def _folded(found: _Block, texts: Texts, before: int) -> tuple[NDArray[np.uint8]
     return values[kept], np.concatenate([[0], np.cumsum(kept)])[found.cuts]
 
 
-def first_alike(texts: Texts) -> Rows:
-    """Return for every text the first row that an encoder may see as the same, [N].
-
-    Alike are texts that differ in nothing but the case of ASCII letters and in blanks, which most tokenisers drop;
-    blank texts are alike. A text that is met once is its own first row.
-    """
-    _, first, kind = np.unique(row_hashes(texts, folded=True), return_index=True, return_inverse=True)
+def first_equals(texts: Texts) -> Rows:
+    """Return for every text the first row that is equal, [N]; itself if it is met once. Blank texts are equal."""
+    _, first, kind = np.unique(row_hashes(texts), return_index=True, return_inverse=True)
     return first[kind].astype(np.int64)
 
 
@@ -129,7 +135,7 @@ class RowScan:
     """Properties of every row of a column, from one pass over its bytes."""
 
     hashes: NDArray[np.uint64]
-    """64-bit hash of each text, [N]."""
+    """Hash of each text, [N]: equal for equal texts."""
     solid: NDArray[np.bool_]
     """Whether the text has a byte that is not ASCII whitespace, [N]."""
     nul: NDArray[np.bool_]
@@ -167,5 +173,5 @@ def repeated_rows(texts: Texts, scan: RowScan) -> RowPairs:
 
 def _confirmed(left: Texts, i: NDArray[np.int64], right: Texts, j: NDArray[np.int64]) -> RowPairs:
     """Return those pairs of rows (i, j) whose texts are equal, not only their hashes."""
-    equal = np.fromiter((left[a] == right[b] for a, b in zip(i, j, strict=True)), bool, len(i))
+    equal = np.fromiter((fold(left[a]) == fold(right[b]) for a, b in zip(i, j, strict=True)), bool, len(i))
     return i[equal], j[equal]

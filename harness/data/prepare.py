@@ -142,7 +142,7 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
 
 
 def repeated_test_rows(columns: dict[str, Texts]) -> int:
-    """Return how many test rows have a text that a train row has too, byte for byte; blank ones are left out."""
+    """Return how many test rows have a text that a train row has too; blank ones are left out."""
     train, test = columns["train.text"], columns["test.text"]
     return len(equal_rows(train, scan_rows(train), test, scan_rows(test))[1])
 

@@ -94,6 +94,7 @@ def difference_of(scores: Floats, reference: Floats, *, paired: bool = False) ->
         paired: Whether both are scores of the same trainings, in the same order.
     """
     rows = ahead_of(scores.mean(axis=0), reference.mean(axis=0))
+    assert np.isfinite(rows).all(), "a row without a score"
     samples = [scores - reference] if paired else [scores, reference]
     if min(map(len, samples)) < 2:
         return Difference(rows)

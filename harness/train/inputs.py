@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from harness import metrics
 from harness.augment import with_augmented_rows
 from harness.data import Dataset
-from harness.data.equal import first_alike
+from harness.data.equal import first_equals
 from harness.data.ragged import Ragged, Texts
 from harness.data.split import any_draw, covered_draw, groups_in_order
 from harness.data.tokens import token_counts, token_store
@@ -60,7 +60,7 @@ def validation_split(dataset: Dataset, config: RunConfig) -> tuple[NDArray[np.in
     if not count:
         return np.sort(order), order[:0]
     together = config.validation.equal_texts == "together"
-    groups = groups_in_order(order, first_alike(dataset.train_text) if together else np.arange(rows))
+    groups = groups_in_order(order, first_equals(dataset.train_text) if together else np.arange(rows))
     covered = config.validation.draw == "covered"
     drawn = covered_draw(dataset.train, groups, count) if covered else any_draw(groups, count)
     return np.setdiff1d(order, drawn), np.sort(drawn)

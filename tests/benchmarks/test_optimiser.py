@@ -122,7 +122,7 @@ def test_exact_steps_against_those_of_touched_rows(race: Race) -> None:
 
 
 def test_a_whole_table_is_caught_up_like_a_copy(race: Race) -> None:
-    exact = PoolSteps(FEWER, exact=True)
+    exact = PoolSteps(LABELS, exact=True)
     stored = [tensor for name, tensor in exact.optimiser.state().items() if "exp_avg" in name]
     stored.append(exact.table.whole().clone())
     copies = [torch.empty_like(tensor) for tensor in stored]
@@ -139,7 +139,7 @@ def test_a_whole_table_is_caught_up_like_a_copy(race: Race) -> None:
     prepare()
     torch.set_num_threads(CORES)  # as in a run
     race(
-        *("all rows caught up, exact AdamW", f"{FEWER:,} x {DIMENSION}, with moments"),
+        *("all rows caught up, exact AdamW", f"{LABELS:,} x {DIMENSION}, with moments"),
         *("reading and writing them twice", exact.optimiser.settle, twice),
         prepare=prepare,
         at_most=1.0,

@@ -194,7 +194,7 @@ PLANTED: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, str, str]]]] = {
         },
     ),
     "repeated texts": (
-        {"train": COPIES, "train_labels": [[0]] * 5, "test": ["old oak", "old  oak"], "labels": ["a", "b", "a"]},
+        {"train": COPIES, "train_labels": [[0]] * 5, "test": ["Old  oak", "old oaks"], "labels": ["a", "b", "a"]},
         {
             "test texts that also stand in train": (1, "warning", "test row 0 equals train row 3"),
             "train texts that repeat an earlier one": (2, "warning", "train row 2 equals train row 0"),

@@ -106,11 +106,14 @@ def test_a_fault_is_named_with_its_file_and_line(folder, name, rows, line, messa
 
 
 def test_half_a_character_is_replaced_and_counted(folder) -> None:
-    write_jsonl(folder, train=b'{"text": "a \\ud83d", "labels": ["red"]}\n{"text": "b", "labels": [7]}\n')
+    rows = b'{"id": "i\\udc00", "text": "a \\ud83d", "labels": ["red"]}\n{"text": "b", "labels": [7]}\n'
+    write_jsonl(folder, train=rows, filter=b'{"split": "train", "id": "i\\udc00", "label": 7}\n')
     dataset = load(folder)
     assert list(dataset.train_text) == ["a \ufffd", "b"]
-    said = "train.jsonl: 1 rows with half a character (a lone surrogate), now U+FFFD (first: line 1)"
-    assert said in dataset.metadata["provenance"]["warnings"]
+    assert dataset.train_filter.nnz == 1
+    for name in ("train", "filter"):
+        said = f"{name}.jsonl: 1 rows with half a character (a lone surrogate), now U+FFFD (first: line 1)"
+        assert said in dataset.metadata["provenance"]["warnings"]
 
 
 def test_a_fault_behind_many_good_lines(folder, account: Account) -> None:
@@ -216,15 +219,15 @@ def test_drawn_test_rows_depend_on_their_text_alone(tmp_path) -> None:
 
 
 def test_test_texts_that_stand_in_train_are_in_the_card(folder, home, capsys, account: Account) -> None:
-    """fault 47: and said at once; blank texts are no copies of one another."""
+    """fault 47: and said at once, whatever the case; blank texts are no copies of one another."""
     test = [{"text": text, "labels": ["red"]} for text in ("new", "nothing", "", "apples", "Apples", "apples")]
     assert call("data", "import", str(write_jsonl(folder, test=test)), "--name", "mine") == 0
-    note = "3 of 6 test texts also stand in train (first: test row 1 equals train row 1, counted from 0)"
+    note = "4 of 6 test texts also stand in train (first: test row 1 equals train row 1, counted from 0)"
     assert f"warning: {note}\n" in capsys.readouterr().err
     assert load_card("mine").notes == [note]
     assert note in " ".join((home / "cards" / "mine.yaml").read_text().split())
     assert import_folder(write_jsonl(folder, test=TEST), "clean").notes == []
-    account.did("imported a folder of which 3 of 6 test texts are train texts, and one that has none")
+    account.did("imported a folder of which 4 of 6 test texts are train texts, and one that has none")
     account.saw(f"the one card's note: {note}")
 
 

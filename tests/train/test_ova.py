@@ -18,7 +18,7 @@ from harness.errors import DataError
 from harness.model.encoders.encoder import to_tensors
 from harness.model.encoders.static import StaticEncoder
 from harness.model.encoders.transformer import byte_tokenizer
-from harness.model.heads import Classifier, PlainHead, TwoHeads
+from harness.model.heads import Classifier, PlainHead, TwoHeads, start_bottleneck
 from harness.model.scoring import TwoHeadScoring
 from harness.settings.method import Inputs
 from harness.settings.parameters import OptimSettings
@@ -65,10 +65,14 @@ class Everything:
         labels: int = LABELS,
         precision: str = "float32",
         label_block: int = 16,
+        bottleneck: int | None = None,
         **changes: int,
     ) -> None:
         encoder, generator = static_like(byte_tokenizer()), torch.Generator().manual_seed(3)
-        head = Classifier(WIDTH, WIDTH, labels, "dot", dropout, 0.0, projected=False, searched="dot")
+        sizes = WIDTH, bottleneck or WIDTH, labels
+        head = Classifier(*sizes, "dot", dropout, 0.0, projected=bottleneck is not None, bias=False, searched="dot")
+        if isinstance(head.projection, nn.Linear):
+            start_bottleneck(head.projection, generator)
         head.table.weight.data.normal_(generator=generator)
         self.model = TwoHeads(encoder, PlainHead(normalise=True), head).train()
         self.head, self.encoder = head, encoder
@@ -133,6 +137,29 @@ def test_a_step_is_that_of_autograd_and_sgd(kind: str, momentum: float) -> None:
         if momentum:
             torch.testing.assert_close(ours.sgd.momentum, sgd.state[table]["momentum_buffer"], rtol=1e-5, atol=1e-5)
     assert (ours.sgd.momentum is None) == (momentum == 0)
+
+
+def test_a_bottleneck_has_the_gradient_of_autograd() -> None:
+    """Renee's linear map before the classifier, with the table as narrow as it."""
+    ours = Everything("filter", label_block=7, bottleneck=3)
+    projection, table = ours.head.projection, nn.Parameter(ours.head.table.weight.clone())
+    assert isinstance(projection, nn.Linear)
+    assert (projection.bias, table.shape) == (None, (LABELS, 3))
+    assert 0 < float(projection.weight.detach().abs().max()) <= WIDTH**-0.5
+    batch = ours.batch(0)
+    vectors = ours.encoder(*to_tensors(ours.tokens.take(batch.rows), "cpu"))
+    dense_loss(projection(vectors), table, ours.train, ours.filter, batch.rows).backward()
+    (_, leaf) = ours.encoder.table._touched[-1]
+    expected, expected_map = leaf.grad.clone(), projection.weight.grad
+    assert table.grad is not None
+    ours.encoder.table.collect()
+    projection.weight.grad = None
+    ours.backward(0, batch)
+    torch.testing.assert_close(projection.weight.grad, expected_map, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.encoder.table._touched[-1][1].grad, expected, rtol=1e-5, atol=1e-5)
+    rate = LR * Schedule("linear", 3).factor(0, STEPS)
+    moved = table.detach() * (1 - rate * DECAY) - rate * table.grad
+    torch.testing.assert_close(ours.head.table.weight, moved, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("block", [1, 7, LABELS - 1, LABELS, 1000])

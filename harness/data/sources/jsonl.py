@@ -65,7 +65,7 @@ class JsonlSource:
             splits = {name: _Split(name, writer, len(label_of), columns) for name in SPLITS}
             names = [name for name in SPLITS if name in files]
             parts = {name: _read_rows(files[name], name, splits, label_of, fraction, warnings) for name in names}
-        pairs = _read_filter(files["filter"], parts, label_of) if "filter" in files else {}
+        pairs = _read_filter(files["filter"], parts, label_of, warnings) if "filter" in files else {}
         for name in SPLITS:
             matrix = splits[name].finish(files.get(name, files["train"]), warnings)
             writer.matrix(f"{name}.labels", matrix)
@@ -236,10 +236,13 @@ def _drawn_for_test(strings: list[str], fraction: float) -> NDArray[np.bool_]:
     return np.frombuffer(digests, "<u8") / 2.0**64 < fraction
 
 
-def _read_filter(path: Path, parts: dict[str, _Part], label_of: dict[str, int]) -> dict[str, NDArray[np.int64]]:
+def _read_filter(
+    path: Path, parts: dict[str, _Part], label_of: dict[str, int], warnings: list[str]
+) -> dict[str, NDArray[np.int64]]:
     """Return the filter pairs (row of the split, label) of each split, [pairs, 2]."""
     pairs: dict[str, list[tuple[int, int]]] = {name: [] for name in SPLITS}
-    for rows in json_chunks(path):
+    mended = list[int]()
+    for rows in json_chunks(path, mended):
         columns = rows.column("split", str), rows.column("id", str, int), rows.column("label", str, int)
         for number, (split, row_id, label) in enumerate(zip(*columns, strict=True)):
             if split not in parts:
@@ -253,6 +256,7 @@ def _read_filter(path: Path, parts: dict[str, _Part], label_of: dict[str, int]) 
                 raise rows.fault(number, _unknown(f"label id {label!r} is not in labels.jsonl", str(label), label_of))
             row = part.row_of[str(row_id)]
             pairs["test" if part.in_test[row] else "train"].append((int(part.place[row]), label_of[str(label)]))
+    warn_of_lines(warnings, path, mended, HALVES)
     return {name: np.array(found, np.int64).reshape(-1, 2) for name, found in pairs.items()}
 
 
