@@ -21,6 +21,7 @@ from harness.settings.parameters import (
     Count,
     Dropout,
     Epochs,
+    Epsilon,
     MiningSettings,
     NotNegative,
     OptimSettings,
@@ -57,6 +58,7 @@ class EncoderParams(OptimSettings):
     sharpness: Positive = 0.1
     """Temperature of the softmax in `weighting`."""
     weight_decay: NotNegative = 0.0
+    eps: Epsilon = 1e-6
     schedule: Schedule = "linear"
     warmup_epochs: NotNegative = 1.0
 
@@ -83,7 +85,7 @@ class Params(EncoderParams, AdamTableSettings):
     """Dropout of the query's vector."""
     classifier_lr: Positive | None = None
     """Learning rate of Psi; null: the encoder's default; 1e-3 in the published config."""
-    classifier_eps: Positive = 1e-8
+    classifier_eps: Epsilon = 1e-8
     """Like `eps`, for the classifier."""
     classifier_warmup_epochs: NotNegative = 1.0
     """Like `warmup_epochs`, for the classifier."""

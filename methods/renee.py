@@ -18,11 +18,13 @@ from harness.settings.parameters import (
     Count,
     Dropout,
     Epochs,
+    Epsilon,
     NotNegative,
     OptimSettings,
     Positive,
     Steps,
     TableSettings,
+    Undecayed,
 )
 from methods.ngame import EncoderParams, encoder_stage
 
@@ -49,6 +51,8 @@ class Params(OptimSettings, TableSettings):
     warmup_epochs: NotNegative = 3.0
     lr_classifier: Positive | None = None
     """Learning rate of Psi, SGD on a summed loss; null: the encoder's default, 0.05 for a transformer."""
+    eps: Epsilon = 1e-6
+    undecayed: Undecayed = "norms-and-biases"
     weight_decay: Annotated[NotNegative, Field(alias="weight_decay_encoder")] = 0.01
     """Decoupled weight decay of the encoder (AdamW)."""
     weight_decay_classifier: NotNegative = 1e-4

@@ -20,7 +20,7 @@ from harness.settings.method import load_method
 from harness.settings.schema import NAME, RECORD, SPEED, Decides, RunConfig
 
 _ABSENT = object()
-_BEFORE = {
+_BEFORE: dict[str, dict[str, Any]] = {
     "validation": {"draw": "any", "equal_texts": "any"},
     "params": {"optimiser_table": "touched", "undecayed": "norms", "eps": 1e-8},
 }

@@ -19,6 +19,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Steps = Annotated[int, Field(ge=0)]
+Epsilon = Annotated[float, Field(ge=1e-15, le=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False)]
 
 Batching = Literal["clusters", "glued", "random"]
@@ -77,7 +78,7 @@ class OptimSettings(Settings):
     """Decoupled weight decay (AdamW)."""
     undecayed: Undecayed = "norms"
     """What weight decay spares; norms: weights of LayerNorm (UniDEC's code); norms-and-biases: all biases too."""
-    eps: Annotated[float, Field(ge=1e-15, le=1)] = 1e-8
+    eps: Epsilon = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
     optimiser_tokens: TableOptimiser = "touched"
     """AdamW of the static encoder's tokens; exact: momentum and decay move all at every step; touched: the batch's."""
