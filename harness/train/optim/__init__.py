@@ -72,7 +72,7 @@ def decayed(module: nn.Module, undecayed: Undecayed = "norms") -> tuple[list[nn.
     """Return the trainable parameters with and those without weight decay, LayerNorm weights and maybe all biases."""
     spared = {id(part.weight) for part in module.modules() if isinstance(part, nn.LayerNorm)}
     if undecayed == "norms-and-biases":
-        spared |= {id(part) for name, part in module.named_parameters() if name.rpartition(".")[2] == "bias"}
+        spared |= {id(part) for name, part in module.named_parameters() if name.endswith("bias")}
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return [p for p in trainable if id(p) not in spared], [p for p in trainable if id(p) in spared]
 
@@ -178,7 +178,7 @@ class Optimiser:
                 table.forget()
 
     def state(self) -> dict[str, Tensor]:
-        """Return moments and step counts by name, such as encoder.0.exp_avg or tables.classifier.0.steps.
+        """Return moments and step counts by name, such as encoder.0.exp_avg or tables.classifier.0.exp_avg.
 
         Tensors are contiguous and share no memory with each other, but with this optimiser: write them before the next
         step. Names and shapes are the same before the first step as after it.

@@ -84,10 +84,11 @@ class TableAdamW:
         weight = self.table.weight
         return torch.empty(buffers, self._block, weight.shape[1], dtype=self.table.arithmetic, device=weight.device)
 
-    def _blocks(self, rows: int) -> Iterator[slice]:
-        """Yield `rows` rows as slices of at most a block."""
-        for start in range(0, rows, self._block):
-            yield slice(start, min(start + self._block, rows))
+    def _blocks(self, rows: int, size: int | None = None) -> Iterator[slice]:
+        """Yield `rows` rows as slices of at most `size`, by default a block."""
+        size = size or self._block
+        for start in range(0, rows, size):
+            yield slice(start, min(start + size, rows))
 
     def _read(self, whole: Tensor, rows: Tensor, copy: Tensor) -> None:
         """Copy the rows [u] of a stored tensor [R, D] to scratch memory [u, D]."""
