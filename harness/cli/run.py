@@ -88,13 +88,15 @@ def _over_earlier(earlier: "Earlier", typed: "list[Layer]", method: str | None) 
     """What was typed over the settings of an interrupted run."""
     from harness.model.folders import remembered_folders, with_folders
     from harness.runs.record import require_place
+    from harness.settings.identity import before
     from harness.settings.layers import Layer
 
     name, config = earlier.folder.name, earlier.config
     if method not in (None, config["method"]):
         raise UserError(f"run {name} is one of {config['method']}; it cannot go on as another method")
     known = remembered_folders(config, earlier.metadata["encoder"].get("identity"))
-    layers = [Layer(f"run {name}", {**config, **with_folders(config, known)}), *typed]
+    recorded = Layer(f"run {name}", {**config, **with_folders(config, known)})
+    layers = [Layer("before", before(config)), recorded, *typed]
     for key in ("dataset", "encoder"):
         require_place(name, key, config[key], _named(key, layers) or "")
     return layers

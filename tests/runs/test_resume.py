@@ -18,6 +18,7 @@ from harness.runs.resume import find_earlier
 from harness.train.checkpoint import Checkpoints
 from tests.faults.accounts import Account
 from tests.runs.conftest import VALIDATED, Whole
+from tests.support.commands import call
 from tests.support.interrupted_runs import assert_same, kill_at_step, saved_steps, steps_done, taken_up
 from tests.support.tracked_runs import eventually, steps_of, stored_runs
 from tests.support.training_runs import STEPS, config, in_child, only_run
@@ -161,8 +162,10 @@ def test_a_checkpoint_of_the_earlier_optimiser_keeps_it(workspace: Path, tmp_pat
     (folder / "events.jsonl").write_text(first.replace('"optimiser_table": "touched", ', "") + "\n" + others)
     with pytest.raises(UserError, match=r'params\.optimiser_table: "touched" -> "exact"'):
         run(config(), track="none", earlier=find_earlier(folder.name))
-    record = run(config(optimiser_table="touched"), track="none", earlier=find_earlier(folder.name))
+    assert call("run", "--resume", folder.name, "--track", "none") == 0
+    record = read_record(folder / "record.json")
     assert record.training["steps"] == STEPS
+    assert record.config["params"]["optimiser_table"] == "touched"
 
 
 def test_best_weights_that_are_gone_are_missed_at_once(workspace: Path, tmp_path: Path) -> None:
