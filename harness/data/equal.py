@@ -69,7 +69,7 @@ def row_hashes(texts: Texts, block: int = _BLOCK) -> NDArray[np.uint64]:
     """
     hashes = _ascii_hashes(texts, block)
     others = np.flatnonzero(row_counts(texts, _NOT_ASCII))
-    hashes[others] = _ascii_hashes(Texts.from_strings(fold(texts[row]) for row in others), block)
+    hashes[others] = _ascii_hashes(Texts.from_strings(fold(texts[row]) for row in others.tolist()), block)
     return hashes
 
 
