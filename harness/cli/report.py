@@ -27,7 +27,9 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(help="With --compare: run ids, run folders, `last` or methods; the first is the reference."),
 ]
-Compare = Annotated[bool, typer.Option("--compare", help="Test the named runs against the first of them, row by row.")]
+Compare = Annotated[
+    bool, typer.Option("--compare", help="Test the named runs against the first of them, over rows and trainings.")
+]
 Open = Annotated[bool, typer.Option("--open", help="Make the page of your runs, predictions included, and open it.")]
 Write = Annotated[bool, typer.Option("--write", help="Make tables, figures, page and index from the folder's records.")]
 Explore = Annotated[bool, typer.Option("--explorer", help="With --write: your runs' predictions beside the page.")]
@@ -129,7 +131,7 @@ class _Given:
         if explorer_alone:
             raise UserError("--explorer goes with --write; `report --open` has the explorer already")
         if of_compare and not compare:
-            raise UserError(f"{' and '.join(of_compare)} change only a comparison: report --compare A B")
+            raise UserError(f"{' and '.join(of_compare)} belong to a comparison: report --compare A B")
         if self.as_json and (self.form or self.out):
             raise UserError("--json is printed; leave out --format and --out, and send it where you like with >")
         if self.names and not compare:

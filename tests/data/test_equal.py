@@ -9,7 +9,9 @@ from harness.data.equal import RowScan, equal_rows, first_equals, fold, repeated
 from harness.data.ragged import Texts
 
 few_words = st.lists(
-    st.sampled_from(["", " ", "a", "b", "AB", "ab", "ba ", "aab", "a  B", "é", "É", "a\u00a0b", "ß", "SS", "\0", "b" * 40]),
+    st.sampled_from(
+        ["", " ", "a", "b", "AB", "ab", "ba ", "aab", "a  B", "é", "É", "a\u00a0b", "ß", "SS", "\0", "b" * 40]
+    ),
     max_size=30,
 )
 
