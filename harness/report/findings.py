@@ -296,14 +296,14 @@ def leads(table: TableResult, metric: str) -> list[tuple[RowResult, float]]:
 
 
 def _first(matrix: Sequence[TableResult], metric: str) -> str:
-    """Return the datasets on which UniDEC is first, and the methods that are level with it."""
-    found = []
+    """Say which method is first on which datasets, those together that are level; empty if the metric is in no run."""
+    places: dict[str, list[str]] = {}
     for table in matrix:
-        others = leads(table, metric)
-        if others and all(lead <= 0 for _, lead in others):
-            level = " and ".join(row.label for row, lead in others if lead == 0)
-            found.append(f"{table.dataset} (level with {level})" if level else table.dataset)
-    return ", ".join(found)
+        means = {row.label: _mean(row, metric) for row in table.rows if row.records and measured(row, metric)}
+        if means:
+            first = [label for label, mean in means.items() if max(means.values()) - mean <= _SAME_MEAN]
+            places.setdefault(" and ".join(first), []).append(table.dataset)
+    return "; ".join(f"{methods} on {', '.join(datasets)}" for methods, datasets in places.items())
 
 
 def gaps(compared: Sequence[TableResult], results: Results) -> list[Gap]:

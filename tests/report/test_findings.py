@@ -107,19 +107,20 @@ def test_a_picture_is_linked_where_it_is_drawn(found: Findings, monkeypatch: pyt
 def test_what_is_above_unidec_is_on_both_pages(
     found: Findings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"UniDEC is first in P@1 on {DATASET}; in PSP@5 nowhere." in str(findings_page(found))
-    assert "Where it is not" not in str(findings_page(found))
+    assert f"First in P@1: unidec on {DATASET}.\n" in str(findings_page(found))
+    assert "First in PSP@5" not in str(findings_page(found)), "it was not measured"
+    assert "Where UniDEC (ours) is not" not in str(findings_page(found))
     (tmp_path / "worse").mkdir()
     worse = hard_negative_runs(tmp_path / "worse", 0.4, 0.7)
     with_transformer(monkeypatch)
     behind = Findings(worse, [])
     behind.accounts = {"large": "Because\n  of this."}
     page = str(standings_page(behind))
-    assert "### Where UniDEC is not first in P@1 or PSP@5" in page
-    assert "At the end: where UniDEC is not first" in page
+    assert "### Where UniDEC (ours) is not first in P@1 or PSP@5" in page
+    assert "At the end: where UniDEC (ours) is not first" in page
     assert f"| {DATASET}, large | P@1 | other |" in page
     assert f"**{DATASET}.** Not looked into yet.\n\n**{DATASET}, large.** Because of this.\n" in page
-    assert "UniDEC is first in P@1 nowhere; in PSP@5 nowhere. Where it is not, by how" in str(findings_page(behind))
+    assert f"First in P@1: other on {DATASET}.\nWhere UniDEC (ours) is not first, by how" in str(findings_page(behind))
 
 
 def test_what_was_run_again_is_on_both_pages(found: Findings) -> None:
@@ -129,7 +130,7 @@ def test_what_was_run_again_is_on_both_pages(found: Findings) -> None:
         assert "run before" not in str(findings_page(found))
         assert "run again" not in str(standings_page(found))
     found.reruns = {DATASET: f"A slip\n  in its card: {{{run.run_id}}}."}
-    assert " What had been run before, and with which result: [STANDINGS.md]" in str(findings_page(found))
+    assert "\nWhat had been run before, and with which result: [STANDINGS.md]" in str(findings_page(found))
     text = f"A slip in its card: P@1 {run.metrics['P@1']:.2f} (run {run.run_id})."
     assert f"### What was run again after a first result\n\n**{DATASET}.** {text}\n" in str(standings_page(found))
     assert "At the end: what was run again.\n" in str(standings_page(found))
@@ -166,8 +167,8 @@ def test_a_first_place_that_is_shared_is_named(found: Findings) -> None:
         for one in found.results.records
     )
     same = again(found, records=level)
-    assert f"UniDEC is first in P@1 on {DATASET} (level with other);" in str(findings_page(same))
-    assert "Where UniDEC is not first" not in str(standings_page(same))
+    assert f"First in P@1: unidec and other on {DATASET}.\n" in str(findings_page(same))
+    assert "Where UniDEC (ours) is not first" not in str(standings_page(same))
 
 
 def test_soft_targets_are_judged_on_the_data_that_was_run(found: Findings) -> None:
