@@ -299,7 +299,7 @@ def test_a_training_stands_in_the_benchmark_once_the_best_first(unpainted: list[
     data = drawing(MATRIX, results(*made, of_the_benchmark("zeroshot", 72.0))).data
     assert data[["method", "subject", "seeds", "P@1", "PSP@5"]].to_numpy().tolist() == [
         ["zero-shot", False, 1, 72.0, 36.0],
-        ["UniDEC", True, 1, 70.0, 35.0],
+        ["UniDEC (ours)", True, 1, 70.0, 35.0],
         ["DPR", False, 2, 60.0, 30.0],
     ]
     assert data["P@1 std"].tolist() == pytest.approx([0, 0, np.std([30, 90], ddof=1)])

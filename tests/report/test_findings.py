@@ -87,6 +87,7 @@ def test_one_table_has_every_method(found: Findings, monkeypatch: pytest.MonkeyP
 
 
 def test_standings_have_spread_and_commands(found: Findings) -> None:
+    found.reruns = {}
     text = str(standings_page(found))
     assert f"| unidec | mine/unidec/{DATASET} | 2 |" in text
     assert "±" in text
