@@ -143,13 +143,13 @@ def test_one_in_twenty_is_marked_where_nothing_differs() -> None:
 
 
 def test_trainings_that_vary_are_no_difference_of_methods() -> None:
-    """With the largest variance of trainings that was measured, in every pair; rows alone would mark far more."""
+    """With the largest variance of trainings that was measured, in every pair; rows alone mark a quarter of them."""
     most = max(max(pair.trainings) for pair in measured())
     assert most > 0.5
     pairs = tuple(replace(pair, trainings=(most, most)) for pair in measured() if pair.rows <= LARGE)
     found = drawn(600, pairs)
-    assert marked(found) <= 0.07
-    assert marked([Difference(one.rows) for one in found]) >= 0.1
+    assert marked(found) <= 0.1
+    assert marked([Difference(one.rows) for one in found]) >= 0.2
 
 
 def test_what_differs_is_seen() -> None:
