@@ -19,14 +19,15 @@ from harness.io.progress import Advance
 Rows = NDArray[np.int64]
 RowPairs = tuple[Rows, Rows]
 
-SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))
+_BLANKS = bytes(value for value in range(128) if chr(value).isspace())
+SOLID_BYTE = ~np.isin(np.arange(256), list(_BLANKS))
 """Whether each byte value is not ASCII whitespace, [256]."""
 _NUL = np.arange(256) == 0
 _NOT_ASCII = np.arange(256) >= 128
-_FOLDED = bytes(range(256)).lower().translate(bytes.maketrans(b"\t\n\v\f\r", b"     "))
+_FOLDED = bytes(range(256)).lower().translate(bytes.maketrans(_BLANKS, b" " * len(_BLANKS)))
 """Every byte value with letters in lower case and a space for every blank."""
 _SPACE = ord(" ")
-_BLOCK = 1 << 17
+_BLOCK, _AT_ONCE = 1 << 17, 1 << 13
 _K = 0x9E3779B97F4A7C15
 
 
@@ -69,7 +70,9 @@ def row_hashes(texts: Texts, block: int = _BLOCK) -> NDArray[np.uint64]:
     """
     hashes = _ascii_hashes(texts, block)
     others = np.flatnonzero(row_counts(texts, _NOT_ASCII))
-    hashes[others] = _ascii_hashes(Texts.from_strings(fold(texts[row]) for row in others.tolist()), block)
+    for start in range(0, len(others), _AT_ONCE):
+        rows = others[start : start + _AT_ONCE]
+        hashes[rows] = _ascii_hashes(Texts.from_strings(fold(texts[row]) for row in rows.tolist()), block)
     return hashes
 
 
@@ -132,20 +135,20 @@ def row_counts(texts: Texts, counted: NDArray[np.bool_], block: int = _BLOCK) ->
 
 @dataclass(frozen=True)
 class RowScan:
-    """Properties of every row of a column, from one pass over its bytes."""
+    """Properties of every row of a column."""
 
     hashes: NDArray[np.uint64]
     """Hash of each text, [N]: equal for equal texts."""
     solid: NDArray[np.bool_]
-    """Whether the text has a byte that is not ASCII whitespace, [N]."""
+    """Whether the text has a character that is not blank, [N]."""
     nul: NDArray[np.bool_]
     """Whether the text has a NUL byte, [N]."""
 
 
 def scan_rows(texts: Texts, advance: Advance | None = None) -> RowScan:
     """Return hashes and properties of every row of a column."""
-    solid, nul = row_counts(texts, SOLID_BYTE) > 0, row_counts(texts, _NUL) > 0
-    scan = RowScan(row_hashes(texts), solid, nul)
+    hashes = row_hashes(texts)
+    scan = RowScan(hashes, hashes != 0, row_counts(texts, _NUL) > 0)
     if advance:
         advance(len(texts.values))
     return scan

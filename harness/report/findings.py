@@ -300,10 +300,10 @@ def _first(matrix: Sequence[TableResult], metric: str) -> str:
     places: dict[str, list[str]] = {}
     for table in matrix:
         means = {row.label: _mean(row, metric) for row in table.rows if row.records and measured(row, metric)}
-        if means:
+        if len(means) > 1:
             first = [label for label, mean in means.items() if max(means.values()) - mean <= _SAME_MEAN]
             places.setdefault(" and ".join(first), []).append(table.dataset)
-    return "; ".join(f"{methods} on {', '.join(datasets)}" for methods, datasets in places.items())
+    return "; ".join(f"{methods} on {' and '.join(datasets)}" for methods, datasets in places.items())
 
 
 def gaps(compared: Sequence[TableResult], results: Results) -> list[Gap]:

@@ -27,8 +27,8 @@ With one training on a side nothing is known of how its trainings differ: p and 
 other rows of the kind with these trained models. `Difference.trained_again` says which of both a result is, and reports
 say it beside the result.
 
-f is estimated too: where the variance of trainings is several times that of rows, two trainings a side mark up to 8 % of
-pairs without a difference. Of the methods measured so far few come near that.
+f is estimated too: where the variance of trainings is several times that of rows, two trainings a side mark up to 8 %
+of pairs without a difference. Of the methods measured so far few come near that.
 
 A draw of trainings with replacement is no test where there are two to five: their variance comes out a half to a fifth
 too small. tests/report/test_calibration.py simulates methods that are equally good, with the variances of the committed

@@ -37,7 +37,7 @@ def before(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what a recorded config has for settings that are younger than it, where that is not today's default."""
     known = set(_defaults(str(config.get("method"))))
     if config.get("encoder") == "static":
-        known.discard("params.undecayed")  # DEXML decays no biases since then; this encoder has none
+        known.discard("params.undecayed")  # DEXML and Renee decay no biases since then; this encoder has none
     return {
         group: {name: value for name, value in values.items() if f"{group}.{name}" in known}
         for group, values in _BEFORE.items()
