@@ -20,8 +20,6 @@ Rows = NDArray[np.int64]
 RowPairs = tuple[Rows, Rows]
 
 _BLANKS = bytes(value for value in range(128) if chr(value).isspace())
-SOLID_BYTE = ~np.isin(np.arange(256), list(_BLANKS))
-"""Whether each byte value is not ASCII whitespace, [256]."""
 _NUL = np.arange(256) == 0
 _NOT_ASCII = np.arange(256) >= 128
 _FOLDED = bytes(range(256)).lower().translate(bytes.maketrans(_BLANKS, b" " * len(_BLANKS)))
@@ -109,7 +107,7 @@ def _folded(found: _Block, texts: Texts, before: int) -> tuple[NDArray[np.uint8]
     solid = kept.copy()
     kept[:-1] |= solid[1:]
     kept[found.cuts[1:-1] - 1] = solid[found.cuts[1:-1] - 1]  # what follows the last byte of a row is another row
-    kept[-1] = solid[-1] or (found.unfinished and SOLID_BYTE[texts.values[found.begin + len(values)]])
+    kept[-1] = solid[-1] or (found.unfinished and texts.values[found.begin + len(values)] not in _BLANKS)
     if kept.all() and not blank[found.cuts[:-1]].any():
         return values, found.cuts
     seen, lengths = np.concatenate([[0], np.cumsum(solid)]), np.diff(found.cuts)

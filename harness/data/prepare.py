@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from harness.data import Dataset
 from harness.data.card import DatasetCard, find_card
-from harness.data.equal import SOLID_BYTE, equal_rows, scan_rows
+from harness.data.equal import equal_rows, scan_rows
 from harness.data.ragged import RaggedWriter, Texts
 from harness.errors import DataError, UserError
 from harness.io.arrays import load_array, save_array
@@ -147,6 +147,10 @@ def repeated_test_rows(columns: dict[str, Texts]) -> int:
     return len(equal_rows(train, scan_rows(train), test, scan_rows(test))[1])
 
 
+_SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))
+"""Whether each byte value is not ASCII whitespace, [256]."""
+
+
 def count_words(texts: Texts, block: int = 2**22) -> int:
     """Return the number of words: runs of bytes within a row that are not ASCII whitespace.
 
@@ -155,9 +159,9 @@ def count_words(texts: Texts, block: int = 2**22) -> int:
     """
     words, starts = 0, np.unique(texts.offsets[:-1])
     for begin in range(0, len(texts.values), block):
-        solid = SOLID_BYTE[texts.values[begin : begin + block]]
+        solid = _SOLID_BYTE[texts.values[begin : begin + block]]
         behind = np.empty_like(solid)
-        behind[0] = begin > 0 and SOLID_BYTE[texts.values[begin - 1]]
+        behind[0] = begin > 0 and _SOLID_BYTE[texts.values[begin - 1]]
         behind[1:] = solid[:-1]
         first, last = np.searchsorted(starts, (begin, begin + len(solid)))
         behind[starts[first:last] - begin] = False
