@@ -41,7 +41,7 @@ class OneVsAllSteps:
         self.table = BlockedSgd(head.table, name="classifier", lr=LR, weight_decay=DECAY, momentum=MOMENTUM)
         assert self.table.momentum is not None
         self.table.momentum.zero_()
-        groups = encoder_groups(encoder, None, 0.0)
+        groups = encoder_groups(encoder, OptimSettings(weight_decay=0.0))
         self._optimiser = Optimiser(groups, Schedule("constant"), 10**6, blocked=[self.table])
         self._objective = OneVsAll(
             *(self.model, random_texts(generator, _ROWS), self.table, self._optimiser, OptimSettings(), "cpu", 0),

@@ -130,8 +130,9 @@ def test_against_sentence_transformers(race: Race, encoder: Encoder, texts: tupl
 
 def our_step(encoder: Encoder, queries: list[str], labels: list[str]) -> Callable[[], None]:
     """A step of `dpr` without its bookkeeping: encode, cosines over a temperature, softmax, backward, AdamW."""
-    tokens, settings = tokenize([*queries, *labels], encoder.tokenizer, MAX_LEN), OptimSettings()
-    optimiser = Optimiser(encoder_groups(encoder, RATE, settings.weight_decay), Schedule("constant"), 1)
+    tokens = tokenize([*queries, *labels], encoder.tokenizer, MAX_LEN)
+    settings = OptimSettings(lr_encoder=RATE)
+    optimiser = Optimiser(encoder_groups(encoder, settings), Schedule("constant"), 1)
 
     def step() -> None:
         encoding = BatchEncoding(encoder, tokens, "cpu", settings.micro_batch_tokens, lambda group: group)
