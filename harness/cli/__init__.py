@@ -33,6 +33,14 @@ COMMANDS = {
 """Module and function, or group of commands, of every command."""
 
 
+WAITING = {"GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "PASSIVE"}
+"""How threads inside an operation wait for each other: they spin for some microseconds, then sleep.
+
+With GNU's default, spinning on, two processes on one machine slow each other down by a factor; sleeping at once, a step
+of a single one takes a fifth longer. The second setting is for libraries that do not know the first.
+"""
+
+
 def make_app(only: str | None = None) -> typer.Typer:
     """The command line, with the module of one command alone where it is known which."""
     app = typer.Typer(
@@ -66,11 +74,8 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a user's mistake becomes one clear message and exit code 2."""
-    # read once, when torch is imported: threads that wait for each other spin for some microseconds, then sleep. With
-    # GNU's default, spinning on, two processes on one machine slow each other down by a factor; sleeping at once, a
-    # step of a single one takes a fifth longer. The second setting is for libraries that do not know the first
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in WAITING.items():  # before torch is imported, which reads them
+        os.environ.setdefault(name, value)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)
     try:

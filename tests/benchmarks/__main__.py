@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from harness.cli import WAITING
 from tests.benchmarks import page
 from tests.benchmarks.race import FULL
 from tests.faults.page import origin_line
@@ -23,7 +24,7 @@ def main(arguments: list[str]) -> int:
         report = Path(folder) / "benchmarks.json"
         options = ["-q", "-m", "benchmarks", "--benchmark-enable", "--benchmark-quiet", f"--benchmark-json={report}"]
         command = [sys.executable, "-m", "pytest", "tests/benchmarks", *options, *arguments]
-        code = subprocess.run(command, cwd=_ROOT, env={**os.environ, FULL: "1"}, check=False).returncode
+        code = subprocess.run(command, cwd=_ROOT, env={**WAITING, **os.environ, FULL: "1"}, check=False).returncode
         written = report.read_text(encoding="utf-8") if report.is_file() else ""
     if not written:
         return code or 1

@@ -33,7 +33,8 @@ learning rate of 3e-3. Skips of one sign add up, to some 1e-6 in thousands of to
 as far off. Points and bounds are those of b1 = 0.9, b2 = 0.999.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from itertools import accumulate
 
 import numpy as np
@@ -43,6 +44,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from harness.errors import UserError
+from harness.machine.threads import Threads
 from harness.model.tables import RandomBits, RowTable, round_stochastically
 from harness.seeds import stream_seed
 from harness.train.optim.dense import FUSED_DEVICES
@@ -56,8 +58,8 @@ _ORDERS = (-1, 0, 1, 2, 3)
 """The n of the moments M_n."""
 LAZY_BLOCK_ELEMENTS = BLOCK_ELEMENTS | {"cpu": 2**20}
 """As `BLOCK_ELEMENTS`; most pools are one block, because here calls cost more than the cache saves."""
-_SMALLER, _AT_ONCE = 2, 16
-"""When all rows are caught up blocks are half as large, for the cache; the jumps of so many are computed together."""
+_SMALLER, _AT_ONCE = 4, 16
+"""When all rows are caught up blocks are so much smaller, for the cache; the jumps of so many are computed together."""
 _SPREAD = 1e-11
 """Least k2 that is more than rounding; below it the points are one."""
 _LEAST = 1e-30
@@ -109,10 +111,12 @@ class LazyAdamW(TableAdamW):
         """Logarithms of b2, and of r_n for every n of `_ORDERS`."""
         self._one_point_from = ONE_POINT if max(rates, default=0.0) <= ONE_POINT_RATE else len(rates)
         self._work = self._scratch(2)
+        self._settled = max(1, self._block // _SMALLER)
+        """Rows of a block when all are caught up."""
         self._ready: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
         """Rows [U] that were gathered last, with their weights and moments now, [U, D] each."""
-        self._unwritten: tuple[slice, list[Tensor]] | None = None
-        """Rows of the whole table whose values now, [u, D] each, are not all written: a signal came between."""
+        self._settling: list[Future[None]] = []
+        """Threads that catch up all rows; a signal may have come before they were waited for."""
         self._current = 0
         """The step up to which the whole table is known to be caught up."""
         self.attach()
@@ -134,7 +138,7 @@ class LazyAdamW(TableAdamW):
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Yield names and tensors of the state, not copied; rows are as they are, each with the step it is at."""
-        self._write_rest()
+        wait(self._settling)
         yield "done", self._done
         yield from super().state()
 
@@ -145,7 +149,7 @@ class LazyAdamW(TableAdamW):
     @torch.no_grad()
     def read(self, rows: Tensor) -> Tensor:
         """Return distinct rows [U] of the table as they are after the steps done, [U, D]; nothing is written."""
-        self._write_rest()
+        wait(self._settling)
         count, dim = len(rows), self.table.weight.shape[1]
         weight, mean, square = (self._work.new_empty(count, dim) for _ in range(3))
         values = weight, mean, square
@@ -155,7 +159,7 @@ class LazyAdamW(TableAdamW):
                 for whole, copy in zip(self._stores(), values, strict=True):
                     self._read(whole, rows[part], copy[part])
                 for jump in jumps:
-                    self._move([copy[part] for copy in values], jump[:, part])
+                    self._move([copy[part] for copy in values], jump[:, part], self._work)
         self._ready = rows, values
         return values[0]
 
@@ -192,41 +196,47 @@ class LazyAdamW(TableAdamW):
         if self.done in (JUMPS[-1], self._one_point_from):
             self.settle()
 
-    @torch.no_grad()
     def settle(self) -> None:
-        """Catch up all rows. An interrupt between two writes is made good by the next call of any method."""
-        self._write_rest()
+        """Catch up all rows.
+
+        Threads with blocks of their own never wait for each other, and no signal is raised between two of their writes.
+        """
+        wait(self._settling)
         if self._current == self.done:
             return
-        count, size = len(self.table.weight), -(-self._block // _SMALLER)
-        buffer = self._work.new_empty(3, size, self.table.weight.shape[1])
-        for start in range(0, count, _AT_ONCE * size):
-            jumps = self._jumps(self.steps[start : start + _AT_ONCE * size])
-            for near in self._blocks(min(_AT_ONCE * size, count - start), size):
-                part = slice(start + near.start, start + near.stop)
-                values = list(buffer[:, : near.stop - near.start])
-                found = [whole[part].to(buffer.dtype) for whole in self._stores()]
-                for jump in jumps:
-                    self._move(found, jump[:, near], values)
-                    found = values
-                self._unwritten = part, values
-                self._write_rest()
+        device = self.table.weight.device
+        threads = torch.get_num_threads() if device.type == "cpu" else 1
+        starts = range(0, len(self.table.weight), _AT_ONCE * self._settled)
+        try:
+            with Threads(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                self._settling = [pool.submit(self._settle, starts[share::threads]) for share in range(threads)]
+                for part in self._settling:
+                    part.result()
+        finally:  # the setting of the latest thread is that of all that start afterwards
+            torch.set_num_threads(threads)
         self._current = self.done
 
-    def _write_rest(self) -> None:
-        """Write the rows of `_unwritten`; done twice it gives the same bits."""
-        if self._unwritten is None:
-            return
-        part, values = self._unwritten
-        seed = stream_seed(self.seed, "rounding", self.done)
-        bits = RandomBits(seed, part.start, values[0].device) if self.rounds else None
-        for whole, copy in zip(self._stores(), values, strict=True):
-            if bits is None:
-                whole[part] = copy
-            else:
-                round_stochastically(copy, bits, whole[part])
-        self.steps[part] = self.done
-        self._unwritten = None
+    @torch.no_grad()
+    def _settle(self, starts: Iterable[int]) -> None:
+        """Catch up the rows of the groups of blocks that begin at `starts`; this is the work of one thread."""
+        rows, size = len(self.table.weight), self._settled
+        work = self._work.new_empty(2, size, self.table.weight.shape[1])
+        for start in starts:
+            jumps = self._jumps(self.steps[start : start + _AT_ONCE * size])
+            for near in self._blocks(min(_AT_ONCE * size, rows - start), size):
+                part = slice(start + near.start, start + near.stop)
+                stored = [whole[part] for whole in self._stores()]
+                values = [whole.to(work.dtype) for whole in stored]  # itself where nothing is rounded
+                for jump in jumps:
+                    self._move(values, jump[:, near], work)
+                if self.rounds:
+                    bits = RandomBits(stream_seed(self.seed, "rounding", self.done), part.start, work.device)
+                    rounded = [torch.empty_like(whole) for whole in stored]
+                    for copy, target in zip(values, rounded, strict=True):
+                        round_stochastically(copy, bits, target)
+                    for whole, copy in zip(stored, rounded, strict=True):
+                        whole.copy_(copy)
+                self.steps[part] = self.done
 
     def _jumps(self, at: Tensor) -> list[Tensor]:
         """Return the jumps that bring rows from the steps they are at, int32 [u], to those done.
@@ -250,22 +260,21 @@ class LazyAdamW(TableAdamW):
             at = after
         return jumps
 
-    def _move(self, values: Sequence[Tensor], jump: Tensor, moved: Sequence[Tensor] | None = None) -> None:
-        """Bring weights and moments of rows, [u, D] each, to where a jump [5 or 8, u] ends: in place, or in `moved`."""
+    def _move(self, values: Sequence[Tensor], jump: Tensor, work: Tensor) -> None:
+        """Bring weights and moments of rows, [u, D] each, to where a jump [5 or 8, u] ends; `work` is [2, >= u, D]."""
         weight, mean, square = values
-        to_weight, to_mean, to_square = values if moved is None else moved
-        a, below = self._work[:, : len(weight)]
+        a, below = work[:, : len(weight)]
         kept, mean_fall, square_fall, *terms = jump[:, :, None]
         torch.sqrt(square, out=a)
-        torch.mul(weight, kept, out=to_weight)
+        weight.mul_(kept)
         if len(terms) == 2:
-            to_weight.addcdiv_(mean, a.mul_(terms[0]).add_(terms[1]), value=-1)
+            weight.addcdiv_(mean, a.mul_(terms[0]).add_(terms[1]), value=-1)
         else:
             constant, linear, floor, low, high = terms
             torch.mul(a, high, out=below).add_(low).mul_(a).add_(floor)  # faster than addcmul with two columns
-            to_weight.addcdiv_(a.mul_(linear).add_(constant).mul_(mean), below, value=-1)
-        torch.mul(mean, mean_fall, out=to_mean)
-        torch.mul(square, square_fall, out=to_square)
+            weight.addcdiv_(a.mul_(linear).add_(constant).mul_(mean), below, value=-1)
+        mean.mul_(mean_fall)
+        square.mul_(square_fall)
 
     def _one_point(self, at: Tensor) -> Tensor:
         """Return the jump from the steps `at` [u] to those done; float64, [5, u]."""
