@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.report.cells import Direction
 from harness.report.results import is_number
 from harness.runs.record import RunRecord, is_trial
-from harness.settings.identity import decisive, flat, varying
+from harness.settings.identity import before, decisive, flat, varying
 from harness.settings.layers import Layer, flatten
 from harness.settings.published import COLUMNS
 from harness.settings.resolve import usual_config
@@ -81,15 +81,15 @@ def changes(found: Settings, expected: Settings) -> Settings:
 def settings_of(config: dict[str, Any]) -> str:
     """Return the recorded settings that decide the result, besides method, data, encoder and seed, as JSON text.
 
-    A setting that is newer than the record is not in it.
+    A setting that is newer than the record is not in it, unless the record counts as another value than today's.
     """
     return _settings_of(json.dumps(config))
 
 
 @lru_cache(maxsize=4096)
 def _settings_of(config: str) -> str:
-    recorded, usual = flat(json.loads(config)), {"augment": "none", "evaluate": "test"}
-    decided = decisive(json.loads(config))
+    parsed, usual = json.loads(config), {"augment": "none", "evaluate": "test"}
+    recorded, decided = flat(before(parsed)) | flat(parsed), decisive(parsed)
     own = {key: value for key, value in decided.items() if key in recorded and (key, value) not in usual.items()}
     own.pop("validation", None)  # a record that was made elsewhere may have any value there
     return json.dumps(flatten(own | {"validation.size": own.get("validation.size") or 0.0}), sort_keys=True)
