@@ -31,7 +31,7 @@ from harness.settings.schema import Settings
 TRANSFORMER = "minilm"
 """Name of the table of a few methods with a transformer as their encoder."""
 CLAIMS = Path(__file__).with_name("claims.yaml")
-Verdict = Literal["holds", "does not hold", "undecided", "not run"]
+Verdict = Literal["holds", "does not hold", "mixed", "undecided", "not run"]
 TIMES = {"processor_seconds": "training, CPU s", "seconds": "training s"}
 """Names of training times by key of the record; first the one that other load on the machine changes least."""
 NAMED = re.compile(r"\{([^{}]*)\}")
@@ -127,11 +127,13 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the claim: decided if all decided tests agree and are no fewer than the undecided ones."""
+        """Verdict on the claim: mixed if decided tests disagree; undecided if fewer are decided than are not."""
         if not self.outcomes:
             return "not run"
         count = Counter(one.sign for one in self.outcomes)
-        if (count[1] and count[-1]) or count[1] + count[-1] < max(1, count[0]):
+        if count[1] and count[-1]:
+            return "mixed"
+        if count[1] + count[-1] < max(1, count[0]):
             return "undecided"
         return "holds" if count[1] else "does not hold"
 
@@ -270,9 +272,11 @@ def summary(findings: Sequence[Finding]) -> Table:
     ]
     columns = ("claim", "verdict", *datasets, "why")
     caption = (
-        "By how many points the row that should be above is above the other; of times the ratio, as measured. "
-        f"{BETTER} as claimed, {WORSE} the reverse: so it would be {_scope(findings)} ({100 * LEVEL:g} %, Holm's "
-        "correction within a claim). A claim is decided if its decided tests agree and are no fewer than the others."
+        "Each figure is a test: by how many points the row that should be above is above the other; of times the "
+        f"ratio, without a test. {BETTER} as claimed, {WORSE} the reverse: by chance alone, a difference as large is "
+        f"met in fewer than {100 * LEVEL:g} % of repetitions {_scope(findings)} (Holm's correction within a claim). "
+        "A claim holds, or does not, if the marked figures agree and are no fewer than the others; it is mixed if they "
+        "disagree."
     )
     return Table("Claims", columns, tuple(rows), caption, words=len(columns), id="findings")
 
@@ -324,7 +328,7 @@ def details(findings: Sequence[Finding], datasets: Sequence[str] | None = None) 
             )
     columns = ("claim", "dataset", "row", "against", "in", "seeds", "outcome", "row's", "other's", "difference", "p")
     caption = (
-        "Means over seeds; p after Holm's correction, for other test rows after other trainings, or where a row has "
-        "one seed, with these trainings. Times are compared as they are."
+        "Means over seeds; p after Holm's correction, for other test rows and other trainings, or where a row has "
+        "one seed, for these trainings. Times are compared as they are."
     )
     return Table("Every test", columns, tuple(rows), caption, words=7, breaks=tuple(breaks[1:]), id="claims")

@@ -5,6 +5,7 @@
 The prose is in `templates/`; no figure and no verdict is written by hand.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -112,6 +113,8 @@ def _about(findings: Findings) -> dict[str, Any]:
     digests = {table.dataset: digest_of(table) for table in findings.matrix}
     studies = [one for one in findings.results.studies if one.name.startswith(f"{MATRIX}-") and one.dataset in digests]
     trials = [trial for study in studies for trial in study.trials]
+    earlier = Counter(one.dataset for one in studies if one.digest != digests[one.dataset])
+    counts = sorted(Counter(one.dataset for one in studies).items())
     seeds = {table.dataset: len({one.config["seed"] for one in table.records}) for table in findings.matrix}
     return {
         "runs": len(records),
@@ -123,9 +126,15 @@ def _about(findings: Findings) -> dict[str, Any]:
         "search_hours": sum(one.seconds for one in trials) / 3600,
         "machines": "; ".join(sorted({machine_of(one) for one in records})),
         "others": len({one.run_id for one in findings.records} - {one.run_id for one in records}),
-        "moved": ", ".join(sorted({one.dataset for one in studies if one.digest != digests[one.dataset]})),
+        "repeated": sum(_repeats(one) for one in studies),
+        "moved": ", ".join(f"{earlier[name]} of the {of} searches on {name}" for name, of in counts if earlier[name]),
         "missing": "; ".join(missing(findings)),
     }
+
+
+def _repeats(study: Study) -> bool:
+    """Whether a search tried the same values twice, but for digits that settings are rounded to."""
+    return len({tuple(map(format_value, one.params.values())) for one in study.trials}) < len(study.trials)
 
 
 def missing(findings: Findings) -> list[str]:

@@ -502,6 +502,7 @@ def caption(table: TableResult, tests: dict[str, Tested | None]) -> str:
         torches=sorted({str(one.environment.get("packages", {}).get("torch", "?")) for one in records}),
         apart=all(change.methods for change in table.base) and bool(others),
         against=list(dict.fromkeys(table.rows[test.baseline].label for test in tests.values() if test)),
+        several=len(baselines(table)) > 1,
         scope=_scope(table, [test for test in tests.values() if test]),
         better=BETTER,
         worse=WORSE,

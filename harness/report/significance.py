@@ -27,12 +27,18 @@ With one training on a side nothing is known of how its trainings differ: p and 
 other rows of the kind with these trained models. `Difference.trained_again` says which of both a result is, and reports
 say it beside the result.
 
-f is estimated too: where the variance of trainings is several times that of rows, two trainings a side mark up to 8 %
-of pairs without a difference. Of the methods measured so far few come near that.
+Where it is not exact:
 
-A draw of trainings with replacement is no test where there are two to five: their variance comes out a half to a fifth
-too small. tests/report/test_calibration.py simulates methods that are equally good, with the variances of the committed
-runs, and counts how many are marked.
+- f is estimated too. Where trainings add several times the variance of rows, two trainings a side mark up to 8 % of
+  pairs without a difference, and about 10 % if those of one method vary and those of the other do not.
+- With few rows that differ the draw of signs is cautious: it marks less than 5 % of such pairs.
+- Rows are taken as drawn one by one. Neighbours in a dataset may be alike, such as packages of one family: "other rows"
+  are another draw from the same collection, not another collection, and not rows of families that it lacks.
+- A draw of trainings with replacement would be no test where there are two to five: their variance comes out a half
+  to a fifth too small.
+
+tests/report/test_calibration.py simulates methods that are equally good, with the variances of the committed runs, and
+counts how many are marked.
 """
 
 import math
@@ -217,10 +223,10 @@ def scope(alone: Sequence[str], others: bool = True) -> str:
         alone: What was compared by rows alone.
         others: Whether anything was compared by rows and trainings.
     """
-    both = "on other test rows after other trainings"
+    both = "with other test rows and other trainings"
     if not alone:
         return both
-    rows = "on other test rows with these trainings (a single one does not show how much trainings differ)"
+    rows = "with other test rows and these trainings (a single one does not show how much trainings differ)"
     return f"{both}; for {', '.join(alone)} {rows}" if others else rows
 
 

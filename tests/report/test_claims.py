@@ -15,7 +15,8 @@ from harness.cli.checks import check_claims
 from harness.errors import UserError
 from harness.report import claims
 from harness.report.claims import Claim, Finding, Findings, Outcome, details, read_claims, summary
-from harness.report.published import RowResult
+from harness.report.findings import Gap, gap_table
+from harness.report.published import RowResult, as_table
 from harness.report.results import Results, machine_of, read_records
 from harness.report.tables import as_markdown
 from harness.runs.record import RunRecord
@@ -96,7 +97,8 @@ def verdict_of(signs: list[int]) -> str:
         ([1], "holds"),
         ([1, 0], "holds"),
         ([1, 0, 0], "undecided"),
-        ([1] * 9 + [-1], "undecided"),
+        ([1] * 9 + [-1], "mixed"),
+        ([1, -1, 0, 0, 0], "mixed"),
         ([-1, 0], "does not hold"),
         ([0], "undecided"),
         ([], "not run"),
@@ -108,8 +110,9 @@ def test_verdicts(signs: list[int], verdict: str) -> None:
 
 @given(st.lists(st.sampled_from([-1, 0, 1]), min_size=1))
 def test_for_and_against_are_judged_alike(signs: list[int]) -> None:
-    mirrored = {"holds": "does not hold", "does not hold": "holds", "undecided": "undecided"}
-    assert verdict_of([-sign for sign in signs]) == mirrored[verdict_of(signs)]
+    mirrored = {"holds": "does not hold", "does not hold": "holds"}
+    verdict = verdict_of(signs)
+    assert verdict_of([-sign for sign in signs]) == mirrored.get(verdict, verdict)
 
 
 def test_every_test_is_listed(tmp_path: Path) -> None:
@@ -124,7 +127,7 @@ def test_a_claim_is_shown_dataset_by_dataset() -> None:
     shown = summary([Finding(claim({}), found), Finding(claim({}), found[2:])])
     assert shown.columns[2:-1] == ("a", "b")
     assert [[cell.text for cell in row[1:4]] for row in shown.rows] == [
-        ["undecided", "P@1 -1.00†, -1.00", "P@1 -1.00‡"],
+        ["mixed", "P@1 -1.00†, -1.00", "P@1 -1.00‡"],
         ["does not hold", "", "P@1 -1.00‡"],
     ]
     cost = replace(found[0], measure="training s", values=(50.0, 200.0), p=None, pair="Φ")
@@ -266,3 +269,16 @@ def test_every_run_that_is_named_is_in_the_committed_report() -> None:
     named = [name for text in read_claims().reruns.values() for name in claims.NAMED.findall(text)]
     assert named
     assert {*named} <= {one.run_id for one in read_records([ROOT / "reports"])}
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_one_training_is_said_wherever_its_test_is_shown(seeds: int, tmp_path: Path) -> None:
+    """In claims, tables of the papers and gaps; `test_compare` has comparisons."""
+    runs = hard_negative_runs(tmp_path, 0.4, 0.7, seeds=seeds)
+    found = Findings(runs, [claim({})])
+    (outcome,) = found.all[0].outcomes
+    (table,) = found.tables("thesis-2.5")
+    gap = Gap(DATASET, "P@1", outcome.behind, outcome.values, (None,) * 3, outcome.p, outcome.trained_again)
+    said = "a single one does not show how much trainings differ"
+    shown = [summary(found.all), as_table(table, runs), gap_table([gap])]
+    assert [said in one.caption for one in shown] == [seeds == 1] * len(shown)

@@ -182,6 +182,22 @@ def test_several_settings_of_a_method_must_be_told_apart(runs: Path, dataset: Da
         find_contenders(["alpha:bta=3", "beta"], [runs])
 
 
+def test_an_old_record_counts_as_the_optimiser_it_was_trained_with(runs: Path, dataset: Dataset) -> None:
+    """It has no `optimiser_table`, and its rows moved in their pools alone: it is no further seed of today's method."""
+    old = {"method": "unidec", "params": {"beta": 1}}
+    today = {"method": "unidec", "params": {"beta": 1, "optimiser_table": "exact"}}
+    for seed in (0, 1):
+        add_run(runs, dataset, f"old{seed}", seed=seed, config=old)
+        add_run(runs, dataset, f"new{seed}", seed=seed + 1, config=today)
+    with pytest.raises(UserError, match="2 different settings"):
+        find_contenders(["unidec", "alpha"], [runs])
+    found = find_contenders(["unidec:optimiser_table=touched", "unidec:optimiser_table=exact"], [runs])
+    assert [[run.record.run_id for run in contender.runs] for contender in found] == [
+        ["old0", "old1"],
+        ["new0", "new1"],
+    ]
+
+
 def test_a_scorer_can_be_named(runs: Path, dataset: Dataset) -> None:
     """Two scorers of one training are different contenders."""
     record = add_scorers(add_run(runs, dataset, "s0", skill=0.9, config={"method": "scorers"}), dataset, 0.2)
@@ -239,6 +255,11 @@ def test_mean_and_sample_deviation_over_seeds_are_shown(runs: Path) -> None:
     assert gamma["std"]["P@1"] is None
     for part in ("80 test rows", "200 draws", "alpha: 0, 1, 2"):
         assert part in found.as_table().caption
+    said = "with other test rows and these trainings (a single one does not show how much trainings differ)"
+    assert said in found.as_table().caption
+    repeated = compare(find_contenders(["alpha", "beta"], [runs]), ("P@1",), resamples=200).as_table().caption
+    assert "with other test rows and other trainings" in repeated
+    assert "a single one" not in repeated
 
 
 def test_names_are_split_at_commas_and_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,6 @@ def test_a_margin_is_added_in_every_row() -> None:
 
 def test_what_a_result_holds_for_is_said() -> None:
     every, both, rows = scope([]), scope(["A", "B"]), scope(["A", "B"], others=False)
-    assert every == "on other test rows after other trainings"
-    assert "with these trainings" in rows
+    assert every == "with other test rows and other trainings"
+    assert "and these trainings" in rows
     assert both == f"{every}; for A, B {rows}"
