@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.data import Dataset
-from harness.data.equal import RowPairs, equal_rows, repeated_rows, scan_rows
+from harness.data.equal import RowPairs, equal_rows, repeated_rows, row_hashes
 from harness.data.prepare import COLUMNS, MATRICES, raw_folder, statistics
 from harness.data.ragged import Texts
 from harness.errors import DataError, UserError
@@ -209,27 +209,37 @@ def _coverage(dataset: Dataset) -> Iterator[CheckRow]:
 def _texts(dataset: Dataset, advance: Advance) -> Iterator[CheckRow]:
     """Check for empty, blank, damaged, overlong and repeated texts."""
     columns = {"train": dataset.train_text, "test": dataset.test_text, "label": dataset.label_text}
-    scans = {}
+    hashes = {}
     for name, texts in columns.items():
-        scan, lengths = scan_rows(texts, advance), texts.lengths
-        scans[name] = scan
+        hashes[name], lengths = row_hashes(texts), texts.lengths
         for what, mask in (
             (f"empty {name} texts", lengths == 0),
-            (f"{name} texts of whitespace only", (lengths > 0) & ~scan.solid),
-            (f"{name} texts with NUL bytes", scan.nul),
+            (f"{name} texts of whitespace only", (lengths > 0) & (hashes[name] == 0)),
+            (f"{name} texts with NUL bytes", _with_nul(texts)),
             (f"{name} texts above {LONG_TEXT_BYTES:,} bytes", lengths > LONG_TEXT_BYTES),
         ):
             yield _none_of(
                 what, int(mask.sum()), f"first: {name} row {int(mask.argmax()) if len(mask) else 0} (counted from 0)"
             )
-    both = equal_rows(columns["train"], scans["train"], columns["test"], scans["test"])
+        advance(len(texts.values))
+    both = equal_rows(columns["train"], hashes["train"], columns["test"], hashes["test"])
     yield _none_of("test texts that also stand in train", len(both[1]), _first_pair("test", "train", both))
     for name, texts in columns.items():
         if name != "test":
-            copies = repeated_rows(texts, scans[name])
+            copies = repeated_rows(texts, hashes[name])
             yield _none_of(f"{name} texts that repeat an earlier one", len(copies[1]), _first_pair(name, name, copies))
 
 
 def _first_pair(name: str, other: str, pairs: RowPairs) -> str:
     earlier, later = pairs
     return f"first: {name} row {later[0]} equals {other} row {earlier[0]} (counted from 0)" if len(later) else ""
+
+
+def _with_nul(texts: Texts) -> NDArray[np.bool_]:
+    """Return whether each text has a NUL byte, [N]."""
+    found = np.zeros(len(texts), np.bool_)
+    for start, stop in texts.blocks(1 << 16, 1 << 22):
+        bounds = texts.offsets[start : stop + 1]
+        places = bounds[0] + np.flatnonzero(texts.values[bounds[0] : bounds[-1]] == 0)
+        found[start + np.searchsorted(bounds, places, "right") - 1] = True
+    return found

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from harness.data import Dataset
 from harness.data.card import DatasetCard, find_card
-from harness.data.equal import equal_rows, scan_rows
+from harness.data.equal import equal_rows, row_hashes
 from harness.data.ragged import RaggedWriter, Texts
 from harness.errors import DataError, UserError
 from harness.io.arrays import load_array, save_array
@@ -134,7 +134,7 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
         "train_rows_without_labels": int((np.diff(train.indptr) == 0).sum()),
         "test_rows_without_labels": int((np.diff(test.indptr) == 0).sum()),
         "labels_without_train_rows": int((used == 0).sum()),
-        "labels_without_text": int((columns["labels.text"].lengths == 0).sum()),
+        "labels_without_text": int((row_hashes(columns["labels.text"]) == 0).sum()),
         "train_filter_pairs": matrices["train.filter"].nnz,
         "test_filter_pairs": matrices["test.filter"].nnz,
         "test_filter_depth": int(np.diff(matrices["test.filter"].indptr).max(initial=0)),
@@ -144,7 +144,7 @@ def statistics(columns: dict[str, Texts], matrices: dict[str, csr_array]) -> dic
 def repeated_test_rows(columns: dict[str, Texts]) -> int:
     """Return how many test rows have a text that a train row has too; blank ones are left out."""
     train, test = columns["train.text"], columns["test.text"]
-    return len(equal_rows(train, scan_rows(train), test, scan_rows(test))[1])
+    return len(equal_rows(train, row_hashes(train), test, row_hashes(test))[1])
 
 
 _SOLID_BYTE = ~np.isin(np.arange(256), list(b" \t\n\v\f\r"))

@@ -44,6 +44,15 @@ class Ragged:
         shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
         return Ragged(self.values[np.arange(offsets[-1]) + shift], offsets)
 
+    def blocks(self, rows: int, values: int) -> Iterator[tuple[int, int]]:
+        """Yield consecutive ranges (start, stop) of at most so many rows and values, but of one row at least."""
+        start = 0
+        while start < len(self):
+            within = int(np.searchsorted(self.offsets, self.offsets[start] + values, side="right")) - 1
+            stop = max(start + 1, min(within, start + rows, len(self)))
+            yield start, stop
+            start = stop
+
     def joined(self, other: "Ragged") -> "Ragged":
         """Return the rows of this column followed by those of another."""
         values = np.concatenate([self.values, other.values])

@@ -186,7 +186,7 @@ def token_counts(vocab_size: int, *columns: Ragged) -> NDArray[np.int64]:
 
 def _write(texts: Texts, tokenizer: Tokenizer, max_len: int, writer: RaggedWriter, description: str) -> None:
     """Tokenise and write all rows; one chunk is written while the library's threads work on the next."""
-    bounds = list(_chunk_bounds(texts.offsets))
+    bounds = list(texts.blocks(_CHUNK_ROWS, _CHUNK_BYTES))
     with (
         _library_threads(),
         Threads(max_workers=1) as tokenising,
@@ -200,16 +200,6 @@ def _write(texts: Texts, tokenizer: Tokenizer, max_len: int, writer: RaggedWrite
                 writer.extend(values, lengths)
                 advance(len(lengths))
             waiting = following
-
-
-def _chunk_bounds(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield consecutive ranges (start, stop) of rows, limited in rows and bytes, of one row at least."""
-    start, rows = 0, len(offsets) - 1
-    while start < rows:
-        within = int(np.searchsorted(offsets, offsets[start] + _CHUNK_BYTES, side="right")) - 1
-        stop = max(start + 1, min(within, start + _CHUNK_ROWS, rows))
-        yield start, stop
-        start = stop
 
 
 def _encode(texts: list[str], tokenizer: Tokenizer, max_len: int) -> list[list[int]]:

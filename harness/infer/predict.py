@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from harness.data.equal import count_blank
 from harness.data.ragged import Ragged
 from harness.data.sources.lines import json_chunks, line_chunks
-from harness.data.sources.repository import count_empty, plain_texts
+from harness.data.sources.repository import plain_texts
 from harness.data.tokens import tokenize
 from harness.errors import DataError, UserError, unknown_name
 from harness.index import TopK, search
@@ -84,7 +85,7 @@ def predict(
         raise UserError(f"k is {k}; ask for at least one label")
     scorer = chosen_scorer(trained, scorer, bool(add_labels), warn)
     _check_new(trained, add_labels, warn)
-    if empty := count_empty(list(texts)):
+    if empty := count_blank(list(texts)):
         warn(f"{empty} of {len(texts)} texts are empty; what is predicted for them means nothing")
     topk = _ranked(trained, _tokens(trained, texts, "text"), k, scorer, add_labels, exclude, vectors)
     if topk.flagged:

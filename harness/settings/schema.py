@@ -52,7 +52,7 @@ class ValidationSettings(Settings):
     draw: Literal["covered", "any"] = "covered"
     """How validation rows are drawn; covered: every label of theirs keeps a train row; any: from all train rows."""
     equal_texts: Literal["together", "any"] = "together"
-    """Rows whose texts differ in case and blanks at most; together: all are drawn or none; any: as it comes."""
+    """Rows with texts equal but for case, accents and blanks; together: all are drawn or none; any: as it comes."""
     metric: str = "P@1"
     """Metric on the validation rows by which the best epoch is chosen; larger is better."""
     every_epochs: Annotated[int, Field(ge=1)] = 1

@@ -32,12 +32,12 @@ from ruamel.yaml import YAML
 from scipy.sparse import csr_array
 
 from harness.data.card import DatasetCard, card_paths, read_card
-from harness.data.equal import equal_rows, scan_rows
+from harness.data.equal import count_blank, equal_rows, row_hashes
 from harness.data.pattern import PatternBuilder, from_pairs
 from harness.data.prepare import DatasetWriter, prepare, raw_folder
 from harness.data.ragged import Texts
 from harness.data.sources.lines import JsonRows, json_chunks
-from harness.data.sources.repository import HALVES, SPLITS, count_empty, file_metadata, plain_texts, warn, warn_of_lines
+from harness.data.sources.repository import HALVES, SPLITS, file_metadata, plain_texts, warn, warn_of_lines
 from harness.errors import DataError, MissingDataError, UserError
 from harness.io.files import checked_name, home, locked, write_text
 from harness.io.models import describe_faults
@@ -124,7 +124,7 @@ def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dic
             _add_ids(label_of, names, len(label_of), rows, "label")
             texts.extend_strings(strings)
             ids.extend_strings(list(map(str, names)))
-            empty += count_empty(strings)
+            empty += count_blank(strings)
     if not label_of:
         raise DataError("the file has no labels", path)
     warn(warnings, path, empty, "empty texts")
@@ -162,7 +162,7 @@ class _Split:
         """Append the rows of a chunk where `chosen`, [rows]; given labels per row [rows] and all labels [pairs]."""
         own = list(compress(strings, chosen))
         self._texts.extend_strings(own)
-        self._empty += count_empty(own)
+        self._empty += count_blank(own)
         self._repeats += self._builder.extend(lengths[chosen], labels[np.repeat(chosen, lengths)])
 
     def finish(self, path: Path, warnings: list[str]) -> csr_array:
@@ -333,7 +333,7 @@ def _refuse_taken(card: DatasetCard, folder: Path, card_path: Path, overwrite: b
 def _overlap(prepared: Path) -> list[str]:
     """Return a list of one note on test texts that are also train texts; empty if there are none."""
     train, test = (Texts.load(prepared, f"{split}.text") for split in ("train", "test"))
-    of_train, of_test = equal_rows(train, scan_rows(train), test, scan_rows(test))
+    of_train, of_test = equal_rows(train, row_hashes(train), test, row_hashes(test))
     if not len(of_test):
         return []
     first = f"first: test row {of_test[0]} equals train row {of_train[0]}, counted from 0"

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from harness.data.card import DatasetCard, Recipe
+from harness.data.equal import count_blank, row_hashes
 from harness.data.pattern import PatternBuilder
 from harness.data.prepare import DatasetWriter
-from harness.data.ragged import RaggedWriter
+from harness.data.ragged import RaggedWriter, Texts
 from harness.data.sources.lines import HALF_CHARACTER, UNKNOWN_CHARACTER, JsonRows, json_chunks, line_chunks
 from harness.data.sources.sparse_text import read_filter, read_labels
 from harness.errors import DataError, MissingDataError
@@ -239,7 +240,7 @@ def json_documents(
     with progress(f"reading {path.name}") as advance:
         for rows in json_chunks(path, mended):
             texts = plain_texts(_texts(rows, recipe))
-            empty += count_empty(texts)
+            empty += count_blank(texts)
             column.extend_strings(texts)
             uids = [None if uid is None else str(uid) for uid in rows.column("uid", str, int, default=None)]
             nameless += [line for line, uid in enumerate(uids, rows.first) if uid is None]
@@ -290,11 +291,6 @@ def _texts(rows: JsonRows, recipe: Recipe) -> list[str]:
 def plain_texts(texts: list[str]) -> list[str]:
     """Return texts with NUL characters replaced by spaces: tokenisers and terminals disagree about them."""
     return [text.replace("\0", " ") for text in texts] if any("\0" in text for text in texts) else texts
-
-
-def count_empty(texts: list[str]) -> int:
-    """Return the number of texts that are empty or white space only."""
-    return texts.count("") + sum(map(str.isspace, texts))
 
 
 def _repeated_uids(path: Path, hashes: NDArray[np.int64]) -> list[int]:
@@ -390,14 +386,13 @@ def _names(chunk: bytes, path: Path, first: int) -> bytes:
 
 
 def _append_lines(column: RaggedWriter, text: bytes) -> tuple[NDArray[np.int64], int]:
-    """Append whole lines; return their lengths in bytes and how many are white space only."""
+    """Append whole lines; return their lengths in bytes and how many are blank."""
     values = np.frombuffer(text, np.uint8)
     newline = values == ord("\n")
-    ends = np.flatnonzero(newline)
-    lengths = np.diff(ends, prepend=-1) - 1
-    column.extend(values[~newline], lengths)
-    visible = np.concatenate([[0], np.cumsum(values > ord(" "))])[ends]
-    return lengths, int((np.diff(visible, prepend=0) == 0).sum())
+    offsets = np.concatenate([[0], np.cumsum(np.diff(np.flatnonzero(newline), prepend=-1) - 1)])
+    lines = Texts(values[~newline], offsets)
+    column.extend(lines.values, lines.lengths)
+    return lines.lengths, int((row_hashes(lines) == 0).sum())
 
 
 def warn(warnings: list[str], path: Path, count: int, what: str) -> None:
