@@ -218,6 +218,18 @@ def test_drawn_test_rows_depend_on_their_text_alone(tmp_path) -> None:
     assert seen == len(pairs)
 
 
+def test_no_drawn_test_row_has_a_train_text_but_for_case_accents_and_blanks(tmp_path) -> None:
+    """fault 47: the tokenisers make one text of them."""
+    forms = ["cafe {}", "Café {}", " cafe\u0301\t{}", "CA\u00adFE  {} "]
+    rows = [{"text": form.format(n), "labels": ["red"]} for form in forms for n in range(50)]
+    card = import_folder(write_jsonl(tmp_path / "mine", labels=LABELS, train=rows), "mine", test_fraction=0.4)
+    assert card.notes == []
+    train, test = ({text.split()[-1] for text in texts} for texts in (load("mine").train_text, load("mine").test_text))
+    assert not train & test
+    assert len(train | test) == 50
+    assert len(test) > 5
+
+
 def test_test_texts_that_stand_in_train_are_in_the_card(folder, home, capsys, account: Account) -> None:
     """fault 47: and said at once, whatever the case; blank texts are no copies of one another."""
     test = [{"text": text, "labels": ["red"]} for text in ("new", "nothing", "", "apples", "Apples", "apples")]

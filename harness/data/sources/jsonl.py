@@ -6,7 +6,8 @@
 
 Ids are strings or whole numbers and are compared as strings, so 7 and "7" are one id. A label repeated within a row is
 kept once and counted in the warnings. With the card's option `test_fraction` there is no test.jsonl: a row of
-train.jsonl becomes a test row by a hash of its text, so its position does not matter and equal texts stay together.
+train.jsonl becomes a test row by a hash of its text, so its position does not matter and texts that are equal but for
+case, accents and blanks stay together.
 
 `import_folder` takes a folder whole or not at all. It is validated by preparing it in place, so that every fault names
 the user's own file and line. Its files are copied under a temporary name and renamed to `data/<name>/`, and a card with
@@ -32,7 +33,7 @@ from ruamel.yaml import YAML
 from scipy.sparse import csr_array
 
 from harness.data.card import DatasetCard, card_paths, read_card
-from harness.data.equal import count_blank, equal_rows, row_hashes
+from harness.data.equal import count_blank, equal_rows, fold, row_hashes
 from harness.data.pattern import PatternBuilder, from_pairs
 from harness.data.prepare import DatasetWriter, prepare, raw_folder
 from harness.data.ragged import Texts
@@ -46,14 +47,17 @@ from harness.io.progress import progress
 __all__ = ["JsonlSource", "find_files", "import_folder"]
 
 _MOST_LABELS_FOR_HINT = 20_000
+_DRAW = 2
+"""Version of the draw of test rows; raised whenever it would draw others."""
 
 
 class JsonlSource:
     """Reads a folder of JSON lines; see `harness.data.prepare.Source`."""
 
     def fingerprint(self, card: DatasetCard, raw: Path) -> dict[str, Any]:
-        """Return relative name, size and modification time of every file that is read."""
-        return {"files": file_metadata(find_files(card, raw).values(), raw)}
+        """Return relative name, size and modification time of every file that is read, and how test rows are drawn."""
+        files = {"files": file_metadata(find_files(card, raw).values(), raw)}
+        return {**files, "draw": _DRAW} if _test_fraction(card.name, card.options) else files
 
     def write(self, card: DatasetCard, raw: Path, writer: DatasetWriter) -> dict[str, Any]:
         """Write texts, labels and filter pairs into the prepared folder; return the provenance."""
@@ -231,8 +235,8 @@ def _unknown(message: str, name: str, known: Iterable[str]) -> str:
 
 
 def _drawn_for_test(strings: list[str], fraction: float) -> NDArray[np.bool_]:
-    """Return for each text whether its hash, as a number in [0, 1), is below the fraction, [rows]."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in strings)
+    """Return for each text whether its hash as folded, as a number in [0, 1), is below the fraction, [rows]."""
+    digests = b"".join(hashlib.blake2b(fold(text).encode(), digest_size=8).digest() for text in strings)
     return np.frombuffer(digests, "<u8") / 2.0**64 < fraction
 
 
