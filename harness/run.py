@@ -24,8 +24,10 @@ from harness.train.inputs import (
     text_length,
     tokenise,
     train_side,
+    validation_count,
     validation_split,
     warn_of_repeated_texts,
+    warn_of_validation_rows,
 )
 from harness.train.loop import train
 from harness.train.outcome import finish
@@ -87,12 +89,13 @@ def run(
 
     # 5  the run folder: every event goes there first, then to MLflow
     described = {"dim": encoder.dim, "max_len": max_len, "identity": encoder.identity}
-    metadata = start_metadata(config, dataset, described, device, METRIC_VERSION) | {"parent": parent}
+    metadata = start_metadata(config, dataset, len(held), described, device, METRIC_VERSION) | {"parent": parent}
     with open_run(metadata, origins or {}, tracker, out, earlier) as run_log:
         watch.lap("open_tracking")
 
         if config.evaluate == "test":
             warn_of_repeated_texts(dataset, run_log.warn)
+        warn_of_validation_rows(len(held), validation_count(config, len(kept) + len(held)), run_log.warn)
 
         # 6  tokens, cached by content
         tokens = tokenise(dataset, encoder, max_len, kept, test=config.evaluate == "test")

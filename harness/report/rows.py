@@ -150,7 +150,8 @@ def _trained_rows(record: RunRecord) -> float:
     """Return the number of train rows without validation rows."""
     rows = record.dataset.get("statistics", {}).get("train") or 0
     size = record.config.get("validation", {}).get("size") or 0
-    return float(rows - round(size if size >= 1 else size * rows))
+    drawn = record.dataset.get("validation_rows")  # absent from records of earlier versions
+    return float(rows - (round(size if size >= 1 else size * rows) if drawn is None else drawn))
 
 
 def _course(name: str, last: bool = False) -> _Cost:

@@ -16,14 +16,19 @@ _PATH = re.compile(r"""[^\s=:,'"{}\[\]]*/([^/\s,'"{}\[\]]+)/?""")
 
 
 def start_metadata(
-    config: RunConfig, dataset: "Dataset", encoder: dict[str, Any], device: str, metric_version: int
+    config: RunConfig,
+    dataset: "Dataset",
+    validation_rows: int,
+    encoder: dict[str, Any],
+    device: str,
+    metric_version: int,
 ) -> dict[str, Any]:
     """Return the fields of a record that are known at the start; `encoder` has dim, max_len and identity."""
     return {
         "run_id": new_run_id(config.method, dataset.name, config.seed),
         "started": utc_now(),
         "config": recorded(config),
-        "dataset": describe(dataset, config),
+        "dataset": describe(dataset, config) | {"validation_rows": validation_rows},
         "encoder": {"name": recorded_name(config.encoder), **encoder},
         "metric_version": metric_version,
         "environment": environment(device),

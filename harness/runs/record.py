@@ -53,7 +53,7 @@ class RunRecord(BaseModel):
     parent: dict[str, Any] | None = None
     """The bench or sweep that the run belongs to: id, kind, name, params."""
     dataset: dict[str, Any]
-    """The dataset: name, digest, measured statistics, propensity constants, filter on or off."""
+    """The dataset: name, digest, measured statistics, propensity constants, filter on or off, validation rows drawn."""
     metrics: dict[str, float] = {}
     """Metrics in percent, by names of `harness.metrics`; without PSP if the card has no propensity constants."""
     scorers: dict[str, dict[str, float]] = Field(default={}, alias="views")
@@ -105,6 +105,7 @@ class _Dataset(_Checked):
     filter: bool | None = None
     propensity: _Propensity | None = None
     statistics: dict[str, float] = {}
+    validation_rows: int | None = None
 
 
 class _Finished(_Checked):

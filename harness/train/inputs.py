@@ -72,6 +72,15 @@ def warn_of_repeated_texts(dataset: Dataset, warn: Callable[[str], None]) -> Non
         warn(f"{repeated:,} of {dataset.test.shape[0]:,} test rows have a text that a train row has too")
 
 
+def warn_of_validation_rows(drawn: int, asked: int, warn: Callable[[str], None]) -> None:
+    """Warn if groups of equal texts made the number of validation rows more than 10 % another than asked for."""
+    if abs(drawn - asked) > asked / 10:
+        warn(
+            f"{drawn:,} validation rows were drawn, not {asked:,}, because rows with equal texts are drawn together; "
+            "validation.equal_texts=any draws them one by one"
+        )
+
+
 def text_length(config: RunConfig, encoder: Encoder) -> int:
     """Return the most tokens per text: `max_len` of the config, or the encoder's default."""
     length = encoder.max_len if config.max_len is None else config.max_len

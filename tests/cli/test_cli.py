@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import call
+from tests.support.repository_files import write_jsonl
 
 ROOT = Path(__file__).parents[2]
 ZEROSHOT = ["run", "--method", "zeroshot", "--dataset", "synthetic", "--encoder", "tiny", "--track", "none"]
@@ -123,6 +124,63 @@ def test_one_damaged_record_does_not_hide_the_others(workspace: Path, capsys: py
     shown = capsys.readouterr()
     assert [row["status"] for row in json.loads(shown.out)] == ["finished", "unfinished"]
     assert "damaged record" in shown.err
+
+
+REPEATS = ["Red  apple", "réd apple", "green apple", "", "blue plum"]
+"""Texts of test rows; the train rows have those of apples, and a blank one."""
+
+
+def of_apples(folder: Path, test: list[str]) -> str:
+    """A dataset whose train rows have four texts, ten rows each; the word of its folder for the command line."""
+    texts = ["red apple", "GREEN apple", "old oak", "", *["red apple", "green Apple ", "Old oak", " "] * 9]
+    rows = {
+        name: [{"text": text, "labels": ["a"]} for text in texts] for name, texts in (("train", texts), ("test", test))
+    }
+    return f"{write_jsonl(folder, labels=[{'id': 'a', 'text': 'fruit'}, {'id': 'b', 'text': 'tree'}], **rows)}/"
+
+
+def test_test_rows_with_a_train_text_are_counted_when_data_is_prepared_and_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repeating, clean = of_apples(tmp_path / "repeating", REPEATS), of_apples(tmp_path / "clean", REPEATS[3:])
+    for folder, said in ((repeating, "3 test rows have a text that a train row has too"), (clean, None)):
+        assert call("data", "prepare", folder) == 0
+        assert [line for line in capsys.readouterr().err.splitlines() if "train row" in line] == (
+            [f"warning: {said}; `data check` names the first"] if said else []
+        )
+
+    def warnings(folder: str, *more: str) -> list[str]:
+        assert call(*ZEROSHOT, "--dataset", folder, *more, "--json") == 0
+        record = json.loads(capsys.readouterr().out)
+        return [warning for warning in record["warnings"] if "train row has" in warning]
+
+    assert warnings(repeating) == ["3 of 5 test rows have a text that a train row has too"]
+    assert warnings(repeating, "--set", "evaluate=validation", "--set", "validation.size=10") == []
+    assert warnings(clean) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "equal_texts", "drawn", "said"),
+    [
+        ("0", "together", 0, []),
+        ("0.25", "together", 10, []),
+        ("9", "together", 10, ["10 validation rows were drawn, not 9"]),
+        ("0.1", "together", 10, ["10 validation rows were drawn, not 4"]),
+        ("0.1", "any", 4, []),
+        ("11", "together", 10, []),
+        ("12", "together", 10, ["10 validation rows were drawn, not 12"]),
+    ],
+)
+def test_the_record_has_the_number_of_validation_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str, equal_texts: str, drawn: int, said: list[str]
+) -> None:
+    """Ten rows each have one text, so only tens can be drawn."""
+    settings = ["--set", f"validation.size={size}", "--set", f"validation.equal_texts={equal_texts}"]
+    assert call(*ZEROSHOT, "--dataset", of_apples(tmp_path / "mine", ["oak"]), *settings, "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["dataset"]["validation_rows"] == drawn
+    found = [warning for warning in record["warnings"] if "validation rows" in warning]
+    assert [warning.partition(", because ")[0] for warning in found] == said
 
 
 def test_sigterm_while_data_is_prepared_leaves_nothing(workspace: Path) -> None:

@@ -217,7 +217,7 @@ def test_rows_of_another_run_are_refused(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_what_a_run_cost() -> None:
-    metadata = {
+    metadata: dict[str, Any] = {
         "training": {"steps": 120, "epochs": 15, "seconds": 36.0, "stages": ["unidec"]},
         "dataset": {"name": DATASET, "statistics": {"train": 4000}},
         "curves": {"step": [8.0, 16.0], "train/pool": [100.0, 300.0], "train/positives": [1.0, None]},
@@ -227,6 +227,10 @@ def test_what_a_run_cost() -> None:
     expected = {"|Q_B|": 500.0, "|L_B|": 200.0, "positives": 1.0, "memory GB": 2**30 / 1e9, "hours": 0.01, "d": None}
     assert {name: value(run, name) for name in expected} == expected
     assert (value(run, "P@1", "de"), value(run, "C@5")) == (49.0, None)
+    held = {"config": {**run.config, "validation": {"size": 0.2}}}  # 800 rows, unless the record says how many
+    assert value(run.model_copy(update=held), "|Q_B|") == 400.0
+    drawn = {**metadata["dataset"], "validation_rows": 400}
+    assert value(run.model_copy(update={**held, "dataset": drawn}), "|Q_B|") == 450.0
     apart = run.model_copy(update={"training": {"peak_memory_gib": 3.0}})  # trained in a process of its own
     assert value(apart, "memory GB") == pytest.approx(3 * 2**30 / 1e9)
     assert value(run.model_copy(update={"training": {}, "curves": {}}), "|Q_B|") is None
