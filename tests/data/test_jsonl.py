@@ -137,6 +137,8 @@ def test_import_makes_a_dataset_with_measured_figures(folder, home) -> None:
     card = import_folder(folder, "mine", title="My: data # no. 1")
     assert (card.statistics.train, card.statistics.test, card.statistics.labels) == (3, 1, 3)
     assert card.statistics.labels_per_row == pytest.approx(4 / 3, abs=1e-4)
+    assert card.statistics.words_per_row == pytest.approx(2 / 3, abs=1e-4)
+    assert card.statistics.words_per_label == pytest.approx(4 / 3, abs=1e-4)
     assert card.propensity is None
     assert card.filter == "optional"
     assert load_card("mine") == card
@@ -146,6 +148,19 @@ def test_import_makes_a_dataset_with_measured_figures(folder, home) -> None:
     before = set((home / "cache" / "datasets").glob("mine-*"))
     assert load("mine").digest == card.pin.digest
     assert set((home / "cache" / "datasets").glob("mine-*")) == before, "what the import prepared is used again"
+
+
+def test_averages_near_nothing_are_in_the_card(folder) -> None:
+    """Three words and one pair over thirty thousand labels; none at all is no figure of a card."""
+    labels = [*LABELS[:1], *({"id": number, "text": ""} for number in range(30_000))]
+    write_jsonl(folder, labels=labels, train=TRAIN[1:2] * 3 + [{"text": " ", "labels": ["red"]}])
+    figures = import_folder(folder, "sparse").statistics
+    assert figures.words_per_label == pytest.approx(3 / 30_001, rel=1e-4)
+    assert figures.rows_per_label == pytest.approx(1 / 30_001, rel=1e-4)
+    assert call("data", "check", "sparse") == 0
+    write_jsonl(folder, labels=labels[1:], train=[{"text": "", "labels": []}], test=TRAIN[1:2])
+    figures = import_folder(folder, "bare").statistics
+    assert (figures.words_per_row, figures.words_per_label, figures.labels_per_row) == (None, None, None)
 
 
 def leftovers(home: Path) -> list[str]:

@@ -264,7 +264,8 @@ def _read_filter(
     return {name: np.array(found, np.int64).reshape(-1, 2) for name, found in pairs.items()}
 
 
-_FIGURES = ("train", "test", "labels", "rows_per_label", "labels_per_row", "words_per_row")
+_COUNTS = ("train", "test", "labels")
+_AVERAGES = ("rows_per_label", "labels_per_row", "words_per_row", "words_per_label")
 
 
 def import_folder(
@@ -309,9 +310,14 @@ def import_folder(
         raise UserError("\n".join(describe_faults(error, f"dataset {name}"))) from error
     _refuse_taken(draft, folder, card_path, overwrite)
     prepared, manifest = prepare(draft, folder)
-    # zeros are left out, because the statistics of a card must be positive
-    figures = {figure: round(value, 4) for figure in _FIGURES if (value := manifest["statistics"][figure])}
-    measured = {"statistics": figures, "pin": {"digest": manifest["digest"]}, "notes": _overlap(prepared)}
+    # averages of zero are left out, because the statistics of a card must be positive
+    found = manifest["statistics"]
+    averages = {name: float(f"{found[name]:.6g}") for name in _AVERAGES if found[name]}
+    measured = {
+        "statistics": {**{name: found[name] for name in _COUNTS}, **averages},
+        "pin": {"digest": manifest["digest"]},
+        "notes": _overlap(prepared),
+    }
     card = DatasetCard.model_validate({**draft.model_dump(), **measured})
     text = io.StringIO()
     YAML(pure=True).dump(card.model_dump(mode="json", exclude={"name"}, exclude_defaults=True), text)
