@@ -15,7 +15,7 @@ from harness.data.sources.jsonl import import_folder
 from harness.errors import DataError, UserError
 from tests.faults.accounts import Account
 from tests.support.commands import call
-from tests.support.repository_files import write_jsonl
+from tests.support.repository_files import json_lines, write_jsonl
 
 LABELS = [{"id": "red", "text": "the colour red"}, {"id": 7, "text": "seven"}, {"id": "café", "text": ""}]
 TRAIN = [
@@ -105,15 +105,39 @@ def test_a_fault_is_named_with_its_file_and_line(folder, name, rows, line, messa
     assert (caught.value.path, caught.value.line) == (folder / f"{name}.jsonl", line)
 
 
-def test_half_a_character_is_replaced_and_counted(folder) -> None:
-    rows = b'{"id": "i\\udc00", "text": "a \\ud83d", "labels": ["red"]}\n{"text": "b", "labels": [7]}\n'
-    write_jsonl(folder, train=rows, filter=b'{"split": "train", "id": "i\\udc00", "label": 7}\n')
+def test_half_a_character_in_a_text_is_replaced_and_counted(folder) -> None:
+    rows = b'{"id": "i", "text": "a \\ud83d", "labels": ["red"]}\n{"text": "b", "labels": [7]}\n'
+    write_jsonl(folder, train=rows)
     dataset = load(folder)
     assert list(dataset.train_text) == ["a \ufffd", "b"]
-    assert dataset.train_filter.nnz == 1
-    for name in ("train", "filter"):
-        said = f"{name}.jsonl: 1 rows with half a character (a lone surrogate), now U+FFFD (first: line 1)"
-        assert said in dataset.metadata["provenance"]["warnings"]
+    said = "train.jsonl: 1 rows with half a character (a lone surrogate), now U+FFFD (first: line 1)"
+    assert said in dataset.metadata["provenance"]["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "key"),
+    [
+        ("labels", rb'{"id": "red\udc01", "text": "x"}', "id"),
+        ("labels", b'{"id": "red\xed\xb0\x81", "text": "x"}', "id"),
+        ("train", rb'{"id": "t\udc01", "text": "x", "labels": []}', "id"),
+        ("train", rb'{"text": "x", "labels": ["red", "cut\udc01"]}', "labels"),
+        ("test", rb'{"text": "x", "labels": ["cut\udc01"]}', "labels"),
+        ("filter", rb'{"split": "train", "id": "t\udc01", "label": "red"}', "id"),
+        ("filter", rb'{"split": "train", "id": "t0", "label": "cut\udc01"}', "label"),
+    ],
+)
+def test_half_a_character_in_an_id_is_refused_at_its_line(folder, name: str, line: bytes, key: str) -> None:
+    """fault 51: replaced like that of a text, it would make one id of two; an id may have U+FFFD itself."""
+    files = {"labels": [*LABELS, {"id": "cut\ufffd", "text": "cut"}], "train": TRAIN, "test": TEST, "filter": FILTER}
+    good = {kind: json_lines(rows).encode() for kind, rows in files.items()}
+    assert list(load(write_jsonl(folder, **good)).label_id)[-1] == "cut\ufffd"
+    # in a second chunk, behind lines whose texts were mended
+    mended = b'{"id": "%d", "labels": [], "text": "\\ud800 ' + b"x" * 700_000 + b'"}\n'
+    lines = b"" if name == "filter" else mended % 100 + mended % 101
+    lines += good[name] + line
+    with pytest.raises(DataError, match=f"`{key}` has half a character") as caught:
+        load(write_jsonl(folder, **{name: lines}))
+    assert (caught.value.path, caught.value.line) == (folder / f"{name}.jsonl", len(lines.split(b"\n")))
 
 
 def test_a_fault_behind_many_good_lines(folder, account: Account) -> None:

@@ -78,6 +78,9 @@ def test_label_names_stand_in_for_a_label_file(tmp_path) -> None:
     ("second", "message"),
     [
         ({"uid": "x", "target_ind": [0]}, "no `title`"),
+        ({"uid": ["x"], "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not a list"),
+        ({"uid": True, "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not true or false"),
+        ({"uid": 1.5, "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not a number"),
         ({"uid": "x", "titles": "t", "target_ind": [0]}, "there is `titles`: rename it"),
         ({"uid": "x", "title": "t", "target_ind": [0]}, "no `target_rel`"),
         ({"uid": "x", "title": "t", "target_ind": [2**63]}, "out of range"),
@@ -149,6 +152,12 @@ def test_half_a_character_is_replaced_and_counted(tmp_path, title: bytes, text: 
     counted = [said for said in dataset.metadata["provenance"]["warnings"] if "half a character" in said]
     assert len(counted) == ("\ufffd" in text)
     assert all("2 rows with half a character" in said and "line 1)" in said for said in counted)
+
+
+def test_ids_that_half_a_character_tells_apart_stay_two(tmp_path) -> None:
+    lines = [b'{"uid": "x\\ud800", "title": "a"}', b'{"uid": "x\\udc00", "title": "b"}', b'{"uid": "x", "title": "c"}']
+    dataset = load(write_json_layout(tmp_path / "mine", lbl=b"\n".join([*lines, b'{"uid": "y", "title": "d"}'])))
+    assert list(dataset.label_id) == ["x\ufffd", "x\ufffd (line 2)", "x", "y"]
 
 
 def test_rows_without_a_uid_or_with_that_of_another_are_counted(tmp_path) -> None:

@@ -5,9 +5,9 @@
     filter.jsonl (optional)    {"split": "train" or "test", "id": row id, "label": label id}: never to be predicted
 
 Ids are strings or whole numbers and are compared as strings, so 7 and "7" are one id. A label repeated within a row is
-kept once and counted in the warnings. With the card's option `test_fraction` there is no test.jsonl: a row of
-train.jsonl becomes a test row by a hash of its text, so its position does not matter and texts that are equal but for
-case, accents and blanks stay together.
+kept once and counted in the warnings. Half a character (a lone surrogate) becomes U+FFFD in a text and is refused in an
+id. With the card's option `test_fraction` there is no test.jsonl: a row of train.jsonl becomes a test row by a hash of
+its text, so its position does not matter and texts that are equal but for case, accents and blanks stay together.
 
 `import_folder` takes a folder whole or not at all. It is validated by preparing it in place, so that every fault names
 the user's own file and line. Its files are copied under a temporary name and renamed to `data/<name>/`, and a card with
@@ -20,6 +20,7 @@ import hashlib
 import io
 import shutil
 import tempfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import compress, islice
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -37,8 +39,8 @@ from harness.data.equal import count_blank, equal_rows, fold, row_hashes
 from harness.data.pattern import PatternBuilder, from_pairs
 from harness.data.prepare import DatasetWriter, prepare, raw_folder
 from harness.data.ragged import Texts
-from harness.data.sources.lines import JsonRows, json_chunks
-from harness.data.sources.repository import HALVES, SPLITS, file_metadata, plain_texts, warn, warn_of_lines
+from harness.data.sources.lines import HALVES, UNKNOWN_CHARACTER, JsonRows, json_chunks
+from harness.data.sources.repository import SPLITS, file_metadata, plain_texts, warn, warn_of_lines
 from harness.errors import DataError, MissingDataError, UserError
 from harness.io.files import checked_name, home, locked, write_text
 from harness.io.models import describe_faults
@@ -124,6 +126,7 @@ def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dic
     empty, mended = 0, list[int]()
     with writer.texts("labels.text") as texts, writer.texts("labels.id") as ids:
         for rows in json_chunks(path, mended):
+            _require_whole(rows, mended, "id")
             strings, names = plain_texts(rows.column("text", str)), rows.column("id", str, int)
             _add_ids(label_of, names, len(label_of), rows, "label")
             texts.extend_strings(strings)
@@ -134,6 +137,15 @@ def _write_labels(path: Path, writer: DatasetWriter, warnings: list[str]) -> dic
     warn(warnings, path, empty, "empty texts")
     warn_of_lines(warnings, path, mended, HALVES)
     return label_of
+
+
+def _require_whole(rows: JsonRows, mended: list[int], *keys: str) -> None:
+    """Raise `DataError` if an id of a chunk has lost half a character: with U+FFFD in its place it may be another's."""
+    for line in mended[bisect_left(mended, rows.first) :]:
+        for key in keys:
+            if UNKNOWN_CHARACTER in orjson.dumps(rows.rows[line - rows.first].get(key)):
+                problem = f"`{key}` has half a character (a lone surrogate) or U+FFFD; ids must be whole"
+                raise rows.fault(line - rows.first, problem)
 
 
 def _add_ids(index: dict[str, int], ids: list[Any], start: int, rows: JsonRows, kind: str) -> None:
@@ -204,6 +216,7 @@ def _read_rows(
     drawn, count = [np.zeros(0, np.bool_)], 0
     with progress(f"reading {path.name}") as advance:
         for rows in json_chunks(path, mended):
+            _require_whole(rows, mended, "id", "labels")
             strings = plain_texts(rows.column("text", str))
             lengths, labels = _label_columns(rows, label_of)
             _add_ids(row_of, rows.column("id", str, int, default=None), count, rows, "row")
@@ -247,6 +260,7 @@ def _read_filter(
     pairs: dict[str, list[tuple[int, int]]] = {name: [] for name in SPLITS}
     mended = list[int]()
     for rows in json_chunks(path, mended):
+        _require_whole(rows, mended, "id", "label")
         columns = rows.column("split", str), rows.column("id", str, int), rows.column("label", str, int)
         for number, (split, row_id, label) in enumerate(zip(*columns, strict=True)):
             if split not in parts:

@@ -39,6 +39,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 UNKNOWN_CHARACTER = "\ufffd".encode()
 HALF_CHARACTER = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 """A surrogate, half of a character, as three bytes; no UTF-8 text has them."""
+HALVES = "rows with half a character (a lone surrogate), now U+FFFD"
+"""What a warning says of the lines that `json_chunks` mended."""
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )

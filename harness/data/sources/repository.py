@@ -31,7 +31,7 @@ from harness.data.equal import count_blank, row_hashes
 from harness.data.pattern import PatternBuilder
 from harness.data.prepare import DatasetWriter
 from harness.data.ragged import RaggedWriter, Texts
-from harness.data.sources.lines import HALF_CHARACTER, UNKNOWN_CHARACTER, JsonRows, json_chunks, line_chunks
+from harness.data.sources.lines import HALF_CHARACTER, HALVES, UNKNOWN_CHARACTER, JsonRows, json_chunks, line_chunks
 from harness.data.sources.sparse_text import read_filter, read_labels
 from harness.errors import DataError, MissingDataError
 from harness.io.progress import progress
@@ -47,7 +47,6 @@ _FILTERS = {
     "train.filter": ("filter_labels_train.txt", "trn_filter_labels.txt"),
     "test.filter": ("filter_labels_test.txt", "tst_filter_labels.txt"),
 }
-HALVES = "rows with half a character (a lone surrogate), now U+FFFD"
 
 
 @dataclass(frozen=True)
