@@ -25,12 +25,13 @@ _PLAIN = bytes(
 """ASCII letters in lower case, a space for every ASCII blank, and `_ODD` for other control characters."""
 
 
-class _Translation(dict[int, int | None]):
-    """What is left of a character, by its number: None if it is dropped. Filled as characters are met."""
+class _Translation(dict[int, str]):
+    """What is left of a character, by its number; filled as characters are met."""
 
-    def __missing__(self, code: int) -> int | None:
-        char = chr(code)
-        self[code] = None if category(char) in _DROPPED and not char.isspace() else code
+    def __missing__(self, code: int) -> str:
+        # each character is taken apart alone: for a text of nothing but accents `normalize` needs quadratic time
+        parts = normalize("NFD", chr(code))
+        self[code] = "".join(char for char in parts if category(char) not in _DROPPED or char.isspace())
         return self[code]
 
 
@@ -40,7 +41,7 @@ _translation = cache(_Translation)
 def fold(text: str) -> str:
     """Return a text without case, accents, control and format characters, and with one space between words."""
     if not (text.isascii() and text.isprintable()):
-        text = normalize("NFD", text).translate(_translation())
+        text = text.translate(_translation())
     return " ".join(text.casefold().split())
 
 
