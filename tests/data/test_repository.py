@@ -80,7 +80,7 @@ def test_label_names_stand_in_for_a_label_file(tmp_path) -> None:
         ({"uid": "x", "target_ind": [0]}, "no `title`"),
         ({"uid": ["x"], "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not a list"),
         ({"uid": True, "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not true or false"),
-        ({"uid": 1.5, "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not a number"),
+        ({"uid": 1.5, "title": "t", "target_ind": [0]}, "`uid` must be a string or a whole number, not 1.5"),
         ({"uid": "x", "titles": "t", "target_ind": [0]}, "there is `titles`: rename it"),
         ({"uid": "x", "title": "t", "target_ind": [0]}, "no `target_rel`"),
         ({"uid": "x", "title": "t", "target_ind": [2**63]}, "out of range"),

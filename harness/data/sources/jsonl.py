@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -143,7 +142,9 @@ def _require_whole(rows: JsonRows, mended: list[int], *keys: str) -> None:
     """Raise `DataError` if an id of a chunk has lost half a character: with U+FFFD in its place it may be another's."""
     for line in mended[bisect_left(mended, rows.first) :]:
         for key in keys:
-            if UNKNOWN_CHARACTER in orjson.dumps(rows.rows[line - rows.first].get(key)):
+            value = rows.rows[line - rows.first].get(key)
+            ids = value if isinstance(value, list) else [value]
+            if any(isinstance(one, str) and UNKNOWN_CHARACTER in one for one in ids):
                 problem = f"`{key}` has half a character (a lone surrogate) or U+FFFD; ids must be whole"
                 raise rows.fault(line - rows.first, problem)
 

@@ -36,7 +36,7 @@ LIMITS = Limits(total_bytes=sys.maxsize)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC = b"\x1f\x8b"
-UNKNOWN_CHARACTER = "\ufffd".encode()
+UNKNOWN_CHARACTER = "\ufffd"
 HALF_CHARACTER = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 """A surrogate, half of a character, as three bytes; no UTF-8 text has them."""
 HALVES = "rows with half a character (a lone surrogate), now U+FFFD"
@@ -161,7 +161,8 @@ class JsonRows:
         accepted = {*kinds} if default is _REQUIRED else {*kinds, type(default)}
         if not accepted.issuperset(map(type, values)):
             row = next(i for i, value in enumerate(values) if type(value) not in accepted)
-            raise self.fault(row, f"`{key}` must be {_either(kinds)}, not {_JSON_WORDS[type(values[row])]}")
+            found = values[row] if type(values[row]) is float else _JSON_WORDS[type(values[row])]
+            raise self.fault(row, f"`{key}` must be {_either(kinds)}, not {found}")
         return values
 
     def lists(self, key: str, *kinds: type) -> tuple[NDArray[np.int64], list[Any]]:
@@ -225,8 +226,8 @@ def _parsed(path: Path, first: int, lines: list[bytes], mended: list[int] | None
 
 def _mended(line: bytes) -> bytes:
     """Return a line of JSON with U+FFFD for every half of a character, as an escape or as three bytes."""
-    line = HALF_CHARACTER.sub(UNKNOWN_CHARACTER, line)
-    return _ESCAPE.sub(lambda found: UNKNOWN_CHARACTER if found["half"] else found[0], line)
+    unknown = UNKNOWN_CHARACTER.encode()
+    return _ESCAPE.sub(lambda found: unknown if found["half"] else found[0], HALF_CHARACTER.sub(unknown, line))
 
 
 def _first_broken(path: Path, first: int, lines: list[bytes]) -> DataError:

@@ -357,7 +357,7 @@ def _copy_lines(path: Path, column: RaggedWriter, encoding: str, warnings: list[
     with column, progress(f"reading {path.name}") as advance:
         for first, chunk in line_chunks(path):
             if encoding == "utf-8" and b"\xed" in chunk:
-                chunk, found = HALF_CHARACTER.subn(UNKNOWN_CHARACTER, chunk)
+                chunk, found = HALF_CHARACTER.subn(UNKNOWN_CHARACTER.encode(), chunk)
                 halves += found
             try:
                 text = chunk.decode(encoding).encode() if encoding != "utf-8" or not chunk.isascii() else chunk
