@@ -1,14 +1,16 @@
 """What a paper says about each setting of a method that carries its name, and where our value comes from otherwise.
 
 `methods/papers/<preset>.yaml` holds one entry per setting: the value of a run, its status and the reason. An entry with
-`on` is that of the datasets it names; the one without is that of all others. A preset that `follows` another has its
-entries, except for those that it has itself and for settings that its method does not have.
+`on` is that of the datasets it names; the one without is that of all others. An entry with `rows` is that of rows of
+the papers' tables (`methods/published/`) that have another value than other runs on their dataset. A preset that
+`follows` another has its entries, except for those that it has itself and for settings that its method does not have.
 """
 
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from harness.io.models import Strict, read_model
 from harness.settings.layers import parameter_names
@@ -16,8 +18,11 @@ from harness.settings.method import METHOD_FOLDER, load_method
 from harness.settings.schema import SPEED
 
 PAPER_FOLDER = METHOD_FOLDER / "papers"
-BESIDE = ("encoder", "max_len", "augment")
-"""Settings of a run, beside the method's parameters, that a paper has a say in."""
+BESIDE = ("encoder", "encoder_options", "max_len", "augment", "augment_options")
+"""Settings of a run, beside the method's parameters, that a paper has a say in. The value of a group of options is
+those that differ from their defaults."""
+OF_CARD = ("text", "label_text")
+"""Fields of a dataset's card that a paper has a say in: which texts make a row and a label."""
 
 
 class Claim(Strict):
@@ -31,6 +36,18 @@ class Claim(Strict):
     """Where it is stated, what it is inferred from, or why it is ours."""
     on: list[str] = Field(default=[])
     """Datasets; empty for all that no other entry names."""
+    rows: list[str] = Field(default=[])
+    """Patterns of rows `<table>/<row>`, for example `thesis-2.5/*-no-hard/*`; such an entry is for them alone."""
+
+    @model_validator(mode="after")
+    def _datasets_or_rows(self) -> Self:
+        if self.on and self.rows:
+            raise ValueError("takes `on` or `rows`, not both; the name of a row ends in its dataset")
+        return self
+
+    def names_row(self, row: str) -> bool:
+        """Return whether this entry is for a row `<table>/<row>`; no row has an empty name."""
+        return bool(row) and any(fnmatchcase(row, pattern) for pattern in self.rows)
 
 
 class PaperSettings(Strict):
@@ -63,16 +80,17 @@ def claims(preset: str) -> dict[str, list[Claim]]:
 
 
 def settings_of(preset: str) -> list[str]:
-    """Return the settings that need an entry: all parameters but those of speed alone, and `BESIDE`."""
+    """Return the settings that need an entry: all parameters but those of speed alone, `BESIDE` and `OF_CARD`."""
     params = load_method(preset).params
     speed = [field.alias or name for name, field in params.model_fields.items() if SPEED in field.metadata]
-    return [*BESIDE, *(name for name in parameter_names(params) if name not in speed)]
+    return [*BESIDE, *OF_CARD, *(name for name in parameter_names(params) if name not in speed)]
 
 
-def claim_on(entries: list[Claim], dataset: str) -> Claim:
-    """Return the entry of a setting that holds on a dataset."""
+def claim_on(entries: list[Claim], dataset: str, row: str = "") -> Claim:
+    """Return the entry of a setting that holds on a dataset, or for a row `<table>/<row>` on it."""
+    of_row = [entry for entry in entries if entry.names_row(row)]
     named = [entry for entry in entries if dataset in entry.on]
-    return (named or [entry for entry in entries if not entry.on])[0]
+    return (of_row or named or [entry for entry in entries if not entry.on and not entry.rows])[0]
 
 
 def _with_followed(path: Path) -> dict[str, list[Claim]]:

@@ -2,19 +2,37 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from harness.data.card import CARD_FOLDER, load_card
 from harness.io.models import read_model
 from harness.model.encoders.encoder import Encoder
+from harness.settings.layers import Layer
 from harness.settings.method import METHOD_FOLDER, methods, read_method_card
-from harness.settings.papers import BESIDE, PAPER_FOLDER, PaperSettings, claim_on, claims, presets, settings_of
+from harness.settings.papers import (
+    BESIDE,
+    OF_CARD,
+    PAPER_FOLDER,
+    Claim,
+    PaperSettings,
+    claim_on,
+    claims,
+    presets,
+    settings_of,
+)
+from harness.settings.published import PublishedRow, layer, published_row, published_table, published_tables
 from harness.settings.resolve import resolve
+from harness.settings.schema import RunConfig
 
 LF = [path.stem for path in sorted(CARD_FOLDER.glob("lf-*.yaml")) if load_card(path.stem).source == "repository"]
 LIBRARY = {"parabel"}
 """Methods of a paper whose code and settings are another library's."""
+PRINTED = [name for name, table in published_tables().items() if not table.own]
+ROWS = {row.name: row for name in PRINTED for row in published_table(name).rows if row.method}
+"""Rows of the papers' tables that can be run."""
 
 
 def test_every_method_of_a_paper_has_its_table() -> None:
@@ -34,7 +52,7 @@ def test_entries_fit_together(path: Path) -> None:
     """One entry is for all other datasets, no dataset is named twice, and each of them has a card."""
     for name, entries in read_model(path, PaperSettings).settings.items():
         named = Counter(dataset for entry in entries for dataset in entry.on)
-        assert sum(not entry.on for entry in entries) == 1, name
+        assert sum(not entry.on and not entry.rows for entry in entries) == 1, name
         assert set(named) <= set(LF), name
         assert max(named.values(), default=1) == 1, name
 
@@ -49,18 +67,92 @@ def test_a_preset_has_only_what_its_own_method_has() -> None:
 
 def of_lf_alone(preset: str) -> set[str]:
     """Settings that fit the LF sets and their transformer, and nothing else."""
-    return set(BESIDE) | {"epochs", "dim"} if "unidec" in preset or "depsl" in preset else {"max_len"}
+    more = {*BESIDE, "epochs", "dim"} if "unidec" in preset or "depsl" in preset else {"max_len"}
+    return {*OF_CARD, *more}
+
+
+def values_of(config: RunConfig) -> dict[str, Any]:
+    """The settings of a run that have entries; of options, those that differ from their defaults."""
+    run, usual = config.model_dump(mode="json"), RunConfig().model_dump(mode="json")
+    options = {name for name in BESIDE if isinstance(usual[name], dict)}
+    values = {name: run[name] for name in BESIDE if name not in options}
+    values |= {name: {k: v for k, v in run[name].items() if (k, v) not in usual[name].items()} for name in options}
+    card = load_card(config.dataset)
+    return {**values, "text": card.text, "label_text": card.recipe_of_labels, **config.params}
+
+
+def differing(config: RunConfig, row: str = "") -> dict[str, tuple[Any, Any]]:
+    """Settings with another value than their entry: what the run has, and what the entry has."""
+    found = values_of(config)
+    wanted = {name: claim_on(entries, config.dataset, row).value for name, entries in claims(config.method).items()}
+    return {name: (found[name], wanted[name]) for name in wanted if repr_of(found[name]) != repr_of(wanted[name])}
+
+
+def repr_of(value: Any) -> str:
+    """A value as text, so that true and 1 differ and 1 and 1.0 do not."""
+    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
 
 
 @pytest.mark.parametrize("dataset", [*LF, "synthetic"])
 @pytest.mark.parametrize("preset", presets())
 def test_presets_are_the_papers(preset: str, dataset: str) -> None:
     """On data of no paper, too, where the entries hold that name no dataset."""
-    config = resolve(preset, dataset, [])[0].model_dump(mode="json")
-    found = {**{name: config[name] for name in BESIDE}, **config["params"]}
-    wanted = {name: claim_on(entries, dataset).value for name, entries in claims(preset).items()}
-    compared = set(wanted) - (of_lf_alone(preset) if dataset not in LF else set())
-    assert {name: found[name] for name in compared} == {name: wanted[name] for name in compared}
+    found = differing(resolve(preset, dataset, [])[0])
+    assert set(found) <= (of_lf_alone(preset) if dataset not in LF else set()), found
+
+
+def run_of(row: PublishedRow, **settings: Any) -> RunConfig:
+    assert row.method
+    return resolve(row.method, row.dataset, [layer(row), Layer("test", settings)])[0]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_rows_are_the_papers(row: str) -> None:
+    """A row of a paper's table runs with the paper's settings; where it has others on purpose, an entry names it."""
+    assert differing(run_of(ROWS[row]), row) == {}
+
+
+def test_rows_set_nothing_that_has_no_entry() -> None:
+    for row in ROWS.values():
+        assert set(row.settings) <= set(settings_of(str(row.method))), row.name
+
+
+@pytest.mark.parametrize("path", sorted(PAPER_FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_entries_of_rows_are_needed(path: Path) -> None:
+    """Each pattern is of rows of this preset, one entry has a row, and some row would have another value without it."""
+    own = [row for row in ROWS.values() if row.method == path.stem]
+    for setting, entries in read_model(path, PaperSettings).settings.items():
+        for entry in entries:
+            for pattern in entry.rows:
+                one = entry.model_copy(update={"rows": [pattern]})
+                changed = [
+                    claim_on(entries, row.dataset).value != entry.value for row in own if one.names_row(row.name)
+                ]
+                assert any(changed), (setting, pattern)
+        for row in own:
+            assert sum(entry.names_row(row.name) for entry in entries) <= 1, (setting, row.name)
+
+
+@pytest.mark.parametrize(
+    ("row", "setting", "value"),
+    [
+        ("thesis-2.2/unidec/lf-amazon-131k", "batch_size", 576),
+        ("thesis-2.2/unidec/lf-amazon-131k", "max_len", 32),
+        ("thesis-2.5/unidec-no-hard/lf-amazon-131k", "eta", 6),
+        ("thesis-2.5/unidec/lf-amazon-131k", "eta", 0),
+        ("thesis-2.3/dexml-hard/lf-amazontitles-1.3m", "random_epochs", 5),
+        ("thesis-2.3/dexml-hard/lf-amazontitles-1.3m", "encoder_options", {"pooling": "mean"}),
+        ("thesis-1.2/gandalf/lf-amazontitles-131k", "augment_options", {"delta": 0.2}),
+        ("preprint-1/ngame-clf/lf-wikiseealso-320k", "classifier_lr", 0.002),
+    ],
+)
+def test_a_wrong_value_of_a_row_is_seen(row: str, setting: str, value: Any) -> None:
+    assert set(differing(run_of(published_row(row), **{setting: value}), row)) == {setting}
+
+
+def test_an_entry_is_of_datasets_or_of_rows() -> None:
+    with pytest.raises(ValidationError, match="takes `on` or `rows`, not both"):
+        Claim(value=1, status="ours", why="a test", on=["lf-amazon-131k"], rows=["thesis-2.2/*"])
 
 
 @pytest.mark.parametrize("dataset", LF)
