@@ -150,6 +150,43 @@ def test_a_wrong_value_of_a_row_is_seen(row: str, setting: str, value: Any) -> N
     assert set(differing(run_of(published_row(row), **{setting: value}), row)) == {setting}
 
 
+EPS = {name: {"eps": 1e-8} for name in ("renee", "ngame", "depsl-v1")}
+SHORT = {"dexml": {"epochs": 8, "warmup_epochs": 1.0}, "dexml-topk": {"epochs": 8, "warmup_epochs": 1.0}}
+DEBIAN = {**EPS, **SHORT, "renee": {"eps": 1e-8, "epochs": 6}}
+OTHERS = {
+    "lf-pydocs": {**EPS, "unidec": {"batch_size": 128}, "depsl": {"batch_size": 128}},
+    "lf-pydocstitles": EPS,
+    "lf-debian": DEBIAN,
+    "lf-debiantitles": DEBIAN,
+}
+"""Where cards of data of no paper leave the papers: eps for comparison with older runs, the rest for two cores."""
+
+
+@pytest.mark.parametrize("dataset", OTHERS)
+def test_cards_of_bundled_data_leave_the_papers_there_alone(dataset: str) -> None:
+    found: dict[str, dict[str, Any]] = {}
+    for preset in presets():
+        values = differing(resolve(preset, dataset, [])[0])
+        found[preset] = {name: value for name, (value, _) in values.items() if name not in of_lf_alone(preset)}
+    assert {preset: values for preset, values in found.items() if values} == OTHERS[dataset]
+    assert any("renee, ngame and depsl-v1 have Adam's eps at 1e-8" in note for note in load_card(dataset).notes)
+
+
+@pytest.mark.parametrize(("row", "variant"), [("depsl", "depsl"), ("unidec", "unidec")])
+def test_our_variants_differ_from_rows_of_the_thesis_where_they_say_so(row: str, variant: str) -> None:
+    """What is open in the thesis is settled once: a row and our variant of its method have the same value."""
+    compared = 0
+    for one in ROWS.values():
+        if one.table in ("thesis-2.2", "thesis-2.3") and one.stem == row:
+            values = values_of(run_of(one))
+            for name, entries in claims(variant).items():
+                entry = claim_on(entries, one.dataset)
+                if entry.status != "ours":
+                    assert values[name] == entry.value, (one.name, name)
+                    compared += 1
+    assert compared > 100
+
+
 def test_an_entry_is_of_datasets_or_of_rows() -> None:
     with pytest.raises(ValidationError, match="takes `on` or `rows`, not both"):
         Claim(value=1, status="ours", why="a test", on=["lf-amazon-131k"], rows=["thesis-2.2/*"])
