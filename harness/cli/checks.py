@@ -14,6 +14,7 @@ from harness.report.claims import CLAIMS, NAMED, TRANSFORMER, Claims, read_claim
 from harness.settings import published
 from harness.settings.layers import Layer, read_config_file, resolve_layers
 from harness.settings.method import METHOD_FOLDER, load_method, method_layer, methods
+from harness.settings.papers import PAPER_FOLDER, SHARED, claims, own_claims, presets, settings_of
 from harness.settings.schema import Settings
 
 Subject = TypeVar("Subject")
@@ -33,13 +34,16 @@ def validate_all(files: list[Path]) -> tuple[dict[str, int], list[str]]:
         found, wrong = check_published(path)
         rows[path.parent] = rows.get(path.parent, 0) + found
         faults += wrong
+    for name in (SHARED, *presets()):
+        faults += _faults_of(check_paper, name)
     for name in tunings():
         faults += _faults_of(check_tuning, name)
     faults += _faults_of(check_claims, CLAIMS)
     for file in files:
         faults += _faults_of(check_config, file)
     printed, tuned = rows[published.PUBLISHED_FOLDER], rows[published.TUNED_FOLDER]
-    counts = {"cards": len(cards), "methods": len(names), "published rows": printed, "tuned rows": tuned}
+    counts = {"cards": len(cards), "methods": len(names), "papers": len(presets())}
+    counts |= {"published rows": printed, "tuned rows": tuned}
     return counts | {"configs": len(files)}, faults
 
 
@@ -71,6 +75,20 @@ def _check_accounts(file: str, claims: Claims) -> None:
             raise UserError(f"{file}: reruns: {dataset} names no run; write its id in braces for its figures")
         if strange := [name for name in named if f"-{dataset}-s" not in name]:
             raise UserError(f"{file}: reruns: {dataset} names {', '.join(map(repr, strange))}, which is no run on it")
+
+
+def check_paper(name: str) -> None:
+    """What is written of a paper must be of settings of its method and of cards that exist."""
+    path = PAPER_FOLDER / f"{name}.yaml"
+    known = {one for preset in ([name] if name != SHARED else presets()) for one in settings_of(preset)}
+    for setting, entries in own_claims(name).items():
+        if setting not in known:
+            raise UserError(f"{path}: {unknown_name('setting', setting, known)}")
+        for dataset in (dataset for entry in entries for dataset in entry.on):
+            if dataset not in card_paths():
+                raise UserError(f"{path}: {setting}: {unknown_name('dataset', dataset, card_paths())}")
+    if name != SHARED:
+        claims(name)
 
 
 def check_claims(path: Path) -> None:

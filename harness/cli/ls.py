@@ -1,12 +1,13 @@
 """`harness ls`."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.options import Json
-from harness.cli.show import format_value, print_json, print_table, short_path
+from harness.cli.show import format_value, print_json, print_table, say, short_path
 from harness.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def _parameters(method: str | None) -> Listing:
     from harness.settings.schema import RunConfig
 
     if method is not None:
-        return list(_COLUMNS), _method_parameters(method)
+        rows = _method_parameters(method)
+        paper = ["paper"] if any(row["paper"] for row in rows) else []
+        return [*_COLUMNS[:-1], *paper, _COLUMNS[-1]], rows
     schema, defaults = RunConfig.model_json_schema(), RunConfig().model_dump(mode="json")
     rows = []
     for key, about in schema["properties"].items():
@@ -45,6 +48,7 @@ def _parameters(method: str | None) -> Listing:
 def _method_parameters(method: str) -> list[dict[str, Any]]:
     from harness.settings.layers import resolve_layers
     from harness.settings.method import load_method, method_layer, search_ranges
+    from harness.settings.papers import claims
 
     params = load_method(method).params
     defaults = resolve_layers([method_layer(method)], params)[0].params
@@ -52,15 +56,46 @@ def _method_parameters(method: str) -> list[dict[str, Any]]:
     for label, one in search_ranges(method).items():
         for key in one.parameters or (label,):
             searched.setdefault(key, []).append(_format_range(one) + (f"; {label} in sweeps" if label != key else ""))
+    stated = claims(method)
     schema, rows = params.model_json_schema()["properties"], []
     for name, field in params.model_fields.items():
         key = field.alias or name
         about = {**schema[key], "description": field.description or ""}  # the schema lacks what a group documents
-        rows.append(_setting(key, defaults[key], about, "; ".join(searched.get(key, ()))))
+        row = _setting(key, defaults[key], about, "; ".join(searched.get(key, ())))
+        rows.append({**row, "paper": ", ".join(dict.fromkeys(entry.status for entry in stated.get(key, ())))})
     return rows
 
 
+def _papers(method: str | None) -> Listing:
+    """What the paper of a method says of each setting, one row an entry; without a method, how much each paper says."""
+    from harness.settings.papers import STATUSES, claims, presets
+
+    if method is None:
+        rows = []
+        for name in presets():
+            counts = Counter[str](entry.status for entries in claims(name).values() for entry in entries)
+            rows.append({"name": name, **{status: counts[status] for status in STATUSES}})
+        return ["name", *STATUSES], rows
+    found = claims(method)
+    if not found:
+        raise UserError(f"nothing is written of what a paper says of {method}; `harness ls papers` lists who has that")
+    rows = [
+        {"setting": name, "value": entry.value, "status": entry.status, "why": entry.why}
+        | {"datasets": entry.on, "rows": entry.rows}
+        | {
+            "for": ", ".join([*entry.on, *(f"row {row}" for row in entry.rows)])
+            or ("" if len(entries) == 1 else "all other")
+        }
+        for name, entries in found.items()
+        for entry in entries
+    ]
+    return ["setting", "value", "for", "status", "why"], rows
+
+
 _COLUMNS = ("name", "default", "takes", "search", "documentation")
+_LEGEND = """stated: in the paper or its official code; inferred: from what the reason names; unsaid: nowhere, and the
+reason says what stands here; ours: another value than the paper's, or one that no paper can have. "row": rows of the
+papers' tables with that name (`ls published`), and no other run."""
 
 
 def _setting(name: str, default: Any, about: dict[str, Any], search: str = "") -> dict[str, Any]:
@@ -188,9 +223,12 @@ def _runs() -> Listing:
     return ["run", "status", "encoder", *shown, "seconds", "resume at step"], rows
 
 
+_OF_METHOD: dict[str, Callable[[str | None], Listing]] = {"parameters": _parameters, "papers": _papers}
+"""Lists that `--method` narrows to one method."""
 _KINDS: dict[str, Callable[[], Listing]] = {
     "methods": _methods,
     "parameters": lambda: _parameters(None),
+    "papers": lambda: _papers(None),
     "datasets": _datasets,
     "encoders": _encoders,
     "losses": _losses,
@@ -206,26 +244,32 @@ _KINDS: dict[str, Callable[[], Listing]] = {
 def ls(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(_KINDS))],
     method: Annotated[
-        str | None, typer.Option(help="Of `parameters`: those of this method; without it, the settings of every run.")
+        str | None, typer.Option(help="Of `parameters` and `papers`: this method's; without it, of all runs or papers.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List what there is of a kind: methods, parameters, datasets, published rows, tables, runs and so on."""
     if kind not in _KINDS:
         raise unknown_name("listing", kind, _KINDS)
-    if method is not None and kind != "parameters":
-        raise UserError("--method is for `ls parameters`")
-    columns, rows = _parameters(method) if kind == "parameters" else _KINDS[kind]()
+    if method is not None and kind not in _OF_METHOD:
+        raise UserError(f"--method is for {' and '.join(f'`ls {one}`' for one in _OF_METHOD)}")
+    columns, rows = _KINDS[kind]() if method is None else _OF_METHOD[kind](method)
     if as_json:
         print_json(rows)
         return
     numeric = [name for name in columns if any(isinstance(row.get(name), int | float) for row in rows)]
-    numeric = [] if kind == "parameters" else numeric
-    missing = "null" if kind == "parameters" else ""
+    settings = kind == "parameters" or method is not None
+    numeric = [] if settings else numeric
+    missing = "null" if settings else ""
     cells = [[missing if row.get(name) is None else format_value(row[name]) for name in columns] for row in rows]
-    where = ""
+    where = f" of {method}" if method is not None else ""
     if kind == "runs":
         from harness.runs.record import runs_folder
 
         where = f" in {short_path(runs_folder())}"
-    print_table(f"{len(rows)} {kind}{where}", columns, cells, numeric)
+    many = "entries" if kind == "papers" and method is not None else kind
+    print_table(f"{len(rows)} {many}{where}", columns, cells, numeric)
+    if "paper" in columns:
+        say(f"paper: whether it says the default; values, datasets and reasons: harness ls papers --method {method}")
+    if kind == "papers" and method is not None:
+        say(_LEGEND)

@@ -66,7 +66,11 @@ def _keys_at(model: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
     """Return the keys that a model accepts at a place inside it, for example ("downloads", 0)."""
     for part in place:
         if isinstance(part, str) and part in model.model_fields:
-            annotation = model.model_fields[part].annotation
-            inner = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+            inner = [kind for kind in _kinds_in(model.model_fields[part].annotation) if isinstance(kind, type)]
             model = next((kind for kind in inner if issubclass(kind, BaseModel)), model)
     return sorted(model.model_fields)
+
+
+def _kinds_in(annotation: Any) -> list[Any]:
+    """Return an annotation and those inside it, for example of dict[str, list[Model]]."""
+    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds_in(part))]

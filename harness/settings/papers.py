@@ -6,12 +6,13 @@ the papers' tables (`methods/published/`) that have another value than other run
 `follows` another has its entries, except for those that it has itself and for settings that its method does not have.
 """
 
+from collections import Counter
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from harness.errors import UserError
 from harness.io.models import Strict, read_model
 from harness.settings.layers import parameter_names
 from harness.settings.method import METHOD_FOLDER, load_method
@@ -21,6 +22,7 @@ PAPER_FOLDER = METHOD_FOLDER / "papers"
 BESIDE = ("encoder", "encoder_options", "max_len", "augment", "augment_options")
 """Settings of a run, beside the method's parameters, that a paper has a say in. The value of a group of options is
 those that differ from their defaults."""
+STATUSES = ("stated", "inferred", "unsaid", "ours")
 OF_CARD = ("text", "label_text")
 """Fields of a dataset's card that a paper has a say in: which texts make a row and a label."""
 
@@ -64,19 +66,39 @@ class PaperSettings(Strict):
             return settings
         return {name: entry if isinstance(entry, list) else [entry] for name, entry in settings.items()}
 
+    @field_validator("settings")
+    @classmethod
+    def _one_entry_holds(cls, settings: dict[str, list[Claim]]) -> dict[str, list[Claim]]:
+        for name, entries in settings.items():
+            if sum(not entry.on and not entry.rows for entry in entries) != 1:
+                raise ValueError(f"{name}: takes one entry without `on` and `rows`, for all other datasets")
+            named = Counter(dataset for entry in entries for dataset in entry.on)
+            if twice := [dataset for dataset, count in named.items() if count > 1]:
+                raise ValueError(f"{name}: two entries for {', '.join(twice)}")
+        return settings
+
+
+SHARED = "every"
+"""The file that others follow and that belongs to no preset."""
+
 
 def presets() -> list[str]:
     """Return the presets that have a file."""
-    return sorted(path.stem for path in PAPER_FOLDER.glob("*.yaml") if path.stem != "every")
+    return sorted(path.stem for path in PAPER_FOLDER.glob("*.yaml") if path.stem != SHARED)
 
 
 def claims(preset: str) -> dict[str, list[Claim]]:
     """Return the entries of a preset by setting, those that it follows included; none if it has no file."""
-    path = PAPER_FOLDER / f"{preset}.yaml"
-    if not path.is_file():
-        return {}
     known = settings_of(preset)
-    return {name: found for name, found in _with_followed(path).items() if name in known}
+    if preset not in presets():
+        return {}
+    found = _with_followed(preset)
+    return {name: found[name] for name in known if name in found}
+
+
+def own_claims(name: str) -> dict[str, list[Claim]]:
+    """Return the entries in the file of a preset, or in the one that belongs to none."""
+    return read_model(PAPER_FOLDER / f"{name}.yaml", PaperSettings).settings
 
 
 def settings_of(preset: str) -> list[str]:
@@ -93,7 +115,9 @@ def claim_on(entries: list[Claim], dataset: str, row: str = "") -> Claim:
     return (of_row or named or [entry for entry in entries if not entry.on and not entry.rows])[0]
 
 
-def _with_followed(path: Path) -> dict[str, list[Claim]]:
-    own = read_model(path, PaperSettings)
-    followed = _with_followed(PAPER_FOLDER / f"{own.follows}.yaml") if own.follows else {}
+def _with_followed(name: str, *followers: str) -> dict[str, list[Claim]]:
+    if name in followers:
+        raise UserError(f"{PAPER_FOLDER / f'{name}.yaml'}: follows itself by way of {', '.join(followers)}")
+    own = read_model(PAPER_FOLDER / f"{name}.yaml", PaperSettings)
+    followed = _with_followed(own.follows, name, *followers) if own.follows else {}
     return {**followed, **own.settings}

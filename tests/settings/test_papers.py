@@ -1,15 +1,18 @@
 """The table of what each paper says: whole, and equal to the settings that a run of the preset gets on each dataset."""
 
-from collections import Counter
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from harness.cli.checks import validate_all
 from harness.data.card import CARD_FOLDER, load_card
+from harness.errors import UserError
 from harness.io.models import read_model
 from harness.model.encoders.encoder import Encoder
+from harness.settings import papers
 from harness.settings.layers import Layer
 from harness.settings.method import METHOD_FOLDER, methods, read_method_card
 from harness.settings.papers import (
@@ -26,6 +29,7 @@ from harness.settings.papers import (
 from harness.settings.published import PublishedRow, layer, published_row, published_table, published_tables
 from harness.settings.resolve import resolve
 from harness.settings.schema import RunConfig
+from tests.support.commands import call
 
 LF = [path.stem for path in sorted(CARD_FOLDER.glob("lf-*.yaml")) if load_card(path.stem).source == "repository"]
 LIBRARY = {"parabel"}
@@ -49,12 +53,9 @@ def test_every_setting_has_an_entry_and_no_other(preset: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(PAPER_FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
 def test_entries_fit_together(path: Path) -> None:
-    """One entry is for all other datasets, no dataset is named twice, and each of them has a card."""
+    """Each dataset with an entry is of a paper; `validate` asks the rest of every file."""
     for name, entries in read_model(path, PaperSettings).settings.items():
-        named = Counter(dataset for entry in entries for dataset in entry.on)
-        assert sum(not entry.on and not entry.rows for entry in entries) == 1, name
-        assert set(named) <= set(LF), name
-        assert max(named.values(), default=1) == 1, name
+        assert {dataset for entry in entries for dataset in entry.on} <= set(LF), name
 
 
 def test_a_preset_has_only_what_its_own_method_has() -> None:
@@ -202,3 +203,88 @@ def test_the_rates_behind_null_are_the_papers() -> None:
     """UniDEC: 1e-4 for the encoder, 2e-4 for heads, 1e-3 for Psi (thesis 2.4; preprint, section 4)."""
     rates = Encoder.learning_rates
     assert (rates.encoder, rates.heads, rates.classifier) == (1e-4, 2e-4, 1e-3)
+
+
+def test_a_user_sees_what_a_paper_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ls", "papers", "--method", "unidec-thesis", "--json") == 0
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["setting"] == "eta"]
+    assert [(row["value"], row["status"], row["datasets"], row["rows"]) for row in rows] == [
+        (0, "stated", [], ["thesis-2.5/*-no-hard/*"]),
+        (6, "stated", [], []),
+    ]
+    assert call("ls", "papers", "--method", "unidec-thesis") == 0
+    shown = capsys.readouterr().out
+    assert "entries of unidec-thesis" in shown
+    assert "row thesis-2.5/*-no-hard/*" in shown
+    assert "thesis 2.4.3: typically 6" in shown
+    assert "unsaid: nowhere" in shown
+    assert call("ls", "papers", "--json") == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(presets())
+
+
+def test_parameters_have_a_word_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ls", "parameters", "--method", "unidec-v1", "--json") == 0
+    rows = {row["name"]: row["paper"] for row in json.loads(capsys.readouterr().out)}
+    assert (rows["lambda_d"], rows["lambda"], rows["micro_batch_tokens"]) == ("stated", "stated, unsaid", "ours")
+    assert call("ls", "parameters", "--method", "unidec-v1") == 0
+    assert "harness ls papers --method unidec-v1" in capsys.readouterr().out
+    assert call("ls", "parameters", "--method", "zeroshot") == 0
+    assert "paper" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("unidek", "unknown method 'unidek'; did you mean 'unidec'?"),
+        ("every", "unknown method 'every'"),
+        ("../papers/dpr", "unknown method '../papers/dpr'"),
+        ("", "unknown method ''"),
+        ("zeroshot", "nothing is written of what a paper says of zeroshot; `harness ls papers` lists"),
+    ],
+)
+def test_ls_papers_refuses(method: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("ls", "papers", "--method", method) == 2
+    assert message in capsys.readouterr().err
+
+
+GOOD = "settings:\n  neighbours: {value: 50, status: ours, why: a test}\n"
+TWO = "settings: {power: [{value: 1, status: ours, why: a}, {value: 2, status: ours, why: a, on: [SETS]}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD, ""),
+        (GOOD.replace("neighbours", "neighbors"), "unknown setting 'neighbors'; did you mean 'neighbours'?"),
+        (GOOD.replace("ours", "guessed"), "status"),
+        (GOOD.replace("a test}", "a test, rws: []}"), "neighbours.0.rws: unknown key; did you mean 'rows'?"),
+        (GOOD.replace("a test}", "a test, on: [lf-pydocs]}"), "neighbours: takes one entry without `on` and `rows`"),
+        (GOOD.replace("{value: 50", "{rows: [a/*], on: [b], value: 50"), "takes `on` or `rows`, not both"),
+        (f"follows: tfidf-knn\n{GOOD}", "follows itself by way of tfidf-knn"),
+        (f"follows: nobody\n{GOOD}", "nobody.yaml: no such file"),
+        (TWO.replace("SETS", "x, x"), "power: two entries for x"),
+        (TWO.replace("SETS", "x"), "power: unknown dataset 'x'"),
+        ("settings: 3\n", "settings"),
+        ("settings: {neighbours: }\n", "neighbours"),
+        ("settings: {neighbours: []}\n", "neighbours: takes one entry"),
+    ],
+)
+def test_validate_names_a_fault(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(papers, "PAPER_FOLDER", tmp_path)
+    monkeypatch.setattr("harness.cli.checks.PAPER_FOLDER", tmp_path)
+    (tmp_path / "every.yaml").write_text("settings: {}\n")
+    (tmp_path / "tfidf-knn.yaml").write_text(text)
+    counts, faults = validate_all([])
+    assert counts["papers"] == 1
+    assert len(faults) == bool(message), faults
+    assert message in "\n".join(faults)
+    if message:
+        assert str(tmp_path) in faults[0]
+
+
+def test_a_chain_that_closes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(papers, "PAPER_FOLDER", tmp_path)
+    for name, other in (("dpr", "ance"), ("ance", "dpr")):
+        (tmp_path / f"{name}.yaml").write_text(f"follows: {other}\nsettings: {{}}\n")
+    with pytest.raises(UserError, match="follows itself by way of ance, dpr"):
+        claims("dpr")
