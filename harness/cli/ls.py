@@ -83,7 +83,7 @@ def _papers(method: str | None) -> Listing:
         {"setting": name, "value": entry.value, "status": entry.status, "why": entry.why}
         | {"datasets": entry.on, "rows": entry.rows}
         | {
-            "for": ", ".join([*entry.on, *(f"row {row}" for row in entry.rows)])
+            "for": ", ".join([*entry.on, *("every row" if row == "*" else f"row {row}" for row in entry.rows)])
             or ("" if len(entries) == 1 else "all other")
         }
         for name, entries in found.items()

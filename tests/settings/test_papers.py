@@ -1,6 +1,7 @@
 """The table of what each paper says: whole, and equal to the settings that a run of the preset gets on each dataset."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,18 @@ def test_entries_of_rows_are_needed(path: Path) -> None:
 )
 def test_a_wrong_value_of_a_row_is_seen(row: str, setting: str, value: Any) -> None:
     assert set(differing(run_of(published_row(row), **{setting: value}), row)) == {setting}
+
+
+@pytest.mark.parametrize("dataset", LF)
+def test_notes_on_batches_are_the_settings(dataset: str) -> None:
+    """Notes name the presets whose batch is not published, each with the size that it has; the card sets the others."""
+    card = load_card(dataset)
+    named = {}
+    for size, words in re.findall(r"(1,024|256) of ((?:[a-z0-9-]+(?:, | and ))*[a-z0-9-]+) is", " ".join(card.notes)):
+        named |= dict.fromkeys(re.split(", | and ", words), int(size.replace(",", "")))
+    papers_own = [name for name in presets() if name.startswith(("depsl", "unidec")) and name in card.recommended]
+    open_ones = [name for name in papers_own if "batch_size" not in card.recommended[name]]
+    assert named == {name: resolve(name, dataset, [])[0].params["batch_size"] for name in open_ones}
 
 
 EPS = {name: {"eps": 1e-8} for name in ("renee", "ngame", "depsl-v1")}
