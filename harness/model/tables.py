@@ -2,7 +2,7 @@
 
 The classifier table Psi [L, D] and the static encoder's token table [V, D] are such tables: a batch touches a few
 thousand of possibly millions of rows. `gather` copies those rows into a small leaf tensor; autograd fills the gradient
-of that leaf; `collect` hands rows and gradient to `harness.train.optim.row_sparse.TouchedAdamW`. No gradient of the
+of that leaf; `collect` hands rows and gradient to an optimiser of `harness.train.optim`. No gradient of the
 size of the table exists, so neither time nor activation memory depends on its number of rows. The exception: once a
 step has gathered more rows than the table has (a label space encoded in blocks), gradients are summed in a tensor of
 the table's size as they arrive, and a block's leaf is freed with its graph.

@@ -92,12 +92,13 @@ def test_equals_dense_adamw(schedule: Schedule, decay: float, eps: float) -> Non
             np.testing.assert_allclose(table.vectors(), dense.weight.detach().numpy(), rtol=0, atol=1e-6)
 
 
-def test_a_table_that_is_never_read_whole_is_right_in_the_end() -> None:
+@pytest.mark.parametrize("lr", [1e-2, ONE_POINT_RATE])
+def test_a_table_that_is_never_read_whole_is_right_in_the_end(lr: float) -> None:
     """The longest skips; rows that were never touched have only decayed."""
     steps, schedule = ONE_POINT + 500, Schedule("cosine", 100)
     start = random(ROWS, DIM)
-    table, optimiser = lazy(start, steps, schedule=schedule, lr=1e-2, decay=0.5)
-    dense = Dense(start, steps, schedule, 1e-2, 0.5, 1e-8)
+    table, optimiser = lazy(start, steps, schedule=schedule, lr=lr, decay=0.5)
+    dense = Dense(start, steps, schedule, lr, 0.5, 1e-8)
     for step in range(steps):
         rows, gradient = drawn(step, ROWS - 2)
         touch(table, rows.tolist(), gradient)
@@ -106,7 +107,7 @@ def test_a_table_that_is_never_read_whole_is_right_in_the_end() -> None:
     optimiser.detach()
     assert table.lagging is None
     torch.testing.assert_close(table.weight.double(), dense.weight.detach(), rtol=0, atol=2e-6)
-    kept = np.prod([1 - 0.5 * 1e-2 * schedule.factor(step, steps) for step in range(steps)])
+    kept = np.prod([1 - 0.5 * lr * schedule.factor(step, steps) for step in range(steps)])
     torch.testing.assert_close(table.weight[-2:], start[-2:] * kept, rtol=1e-5, atol=0)
 
 
@@ -128,6 +129,70 @@ def test_one_touch_and_a_long_skip() -> None:
                 found = table.gather(torch.tensor([1])).detach()
                 torch.testing.assert_close(found.double(), dense.weight[[1]].detach(), rtol=0, atol=1e-6)
         assert dense.weight[1].abs().max() > lr
+
+
+def test_a_skip_from_the_last_jump_to_where_one_point_is_enough() -> None:
+    """In float64: what one point for all of it would be wrong by is a hundred times the tolerance."""
+    first, steps, schedule = JUMPS[-1] + 1, ONE_POINT + 60, Schedule("constant")
+    gradient = (random(1, DIM) * torch.logspace(-9, 0, DIM)).double()
+    table, optimiser = lazy(torch.zeros(3, DIM).double(), steps, schedule=schedule, lr=ONE_POINT_RATE, decay=0.0)
+    dense = Dense(torch.zeros(3, DIM), steps, schedule, ONE_POINT_RATE, 0.0, 1e-8)
+    for step in range(steps):
+        touched = step + 1 == first
+        if touched:
+            table.gather(torch.tensor([1])).backward(gradient)
+        optimiser.step(step)
+        dense.step(step, torch.tensor([1] * touched, dtype=torch.int64), gradient[: int(touched)])
+    torch.testing.assert_close(table.whole(), dense.weight.detach(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_blocks_of_several_threads_are_caught_up_once(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More groups of blocks than threads, the last one not full."""
+    monkeypatch.setitem(LAZY_BLOCK_ELEMENTS, "cpu", 2**7)
+    rows, steps = 331, 12
+    table, optimiser = lazy(random(rows, DIM), steps)
+    dense = Dense(random(rows, DIM), steps, WARM, 1e-3, 0.05, 1e-8)
+    torch.set_num_threads(threads)
+    try:
+        for step in range(steps):
+            touched = list(range(step % 3, rows, 3 + step))
+            gradient = random(len(touched), DIM, seed=step)
+            touch(table, touched, gradient)
+            optimiser.step(step)
+            dense.step(step, torch.tensor(touched), gradient)
+            if step % 5 == 1:
+                torch.testing.assert_close(table.whole().double(), dense.weight.detach(), rtol=0, atol=1e-6)
+        optimiser.detach()
+    finally:
+        torch.set_num_threads(1)
+    torch.testing.assert_close(table.weight.double(), dense.weight.detach(), rtol=0, atol=1e-6)
+
+
+def test_the_state_is_read_when_no_thread_moves_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RowTable(random(ROWS, DIM))
+    adam = LazyAdamW(table, [1e-2] * 9, 0.0)
+    touch(table, [1, 2], random(2, DIM))
+    rows, gradient = table.collect() or pytest.fail("no gradient")
+    adam.update(rows, gradient, 1e-2, 0.0)
+    for _ in range(3):
+        adam.advance()
+    begun, released, move = threading.Event(), threading.Event(), LazyAdamW._move
+
+    def held(*arguments: Any) -> None:
+        begun.set()
+        assert released.wait(60)
+        move(*arguments)
+
+    monkeypatch.setattr(LazyAdamW, "_move", held)
+    settling = threading.Thread(target=adam.settle)
+    settling.start()
+    begun.wait()
+    threading.Timer(0.2, released.set).start()
+    names = [name for name, _ in adam.state()]
+    assert released.is_set()
+    assert names[0] == "done"
+    settling.join()
 
 
 @pytest.mark.parametrize("clip", [1e-3, 10.0])
@@ -316,7 +381,7 @@ def test_states_of_the_two_optimisers_are_told_apart() -> None:
 
 
 def test_a_decay_that_outlasts_momentum_is_refused() -> None:
-    with pytest.raises(UserError, match="`touched`"):
+    with pytest.raises(UserError, match=r"optimiser_table=touched \(optimiser_tokens=touched"):
         lazy(random(ROWS, DIM), 30, lr=0.5, decay=0.3)
 
 
@@ -337,6 +402,17 @@ def test_of_two_optimisers_the_attached_one_counts() -> None:
     touch(table, [1], random(1, DIM))
     with pytest.raises(AssertionError, match="without this optimiser"):
         first.step(0)
+
+
+def test_rates_that_skipped_rows_would_not_move_at() -> None:
+    table = RowTable(random(ROWS, DIM))
+    with pytest.raises(AssertionError, match="rates of 0"):
+        LazyAdamW(table, [0.0, 1e-3], 0.0)
+    adam = LazyAdamW(table, [1e-3, 1e-3], 0.0)
+    touch(table, [1], random(1, DIM))
+    rows, gradient = table.collect() or pytest.fail("no gradient")
+    with pytest.raises(AssertionError, match="at another rate"):
+        adam.update(rows, gradient, 2e-3, 0.0)
 
 
 def test_no_row_is_behind_by_2_to_the_31() -> None:

@@ -31,8 +31,11 @@ is exact where a is far above eps and where it is far below; in between the rela
 a weight moves by in all that it skips after a touch is at most about 65 lr, and seldom that near to eps: 8e-7 for a
 learning rate of 3e-3. Skips of one sign add up, to some 1e-6 in thousands of touches, where float32 itself is ten times
 as far off. Points and bounds are those of b1 = 0.9, b2 = 0.999.
+
+Besides the moments there is an int32 a row, 48 bytes a step of the training, and copies of the pool's rows.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from itertools import accumulate
@@ -95,11 +98,13 @@ class LazyAdamW(TableAdamW):
         """
         super().__init__(table, betas, eps)
         assert len(rates) < 2**31, "the step that a row is at is an int32"
+        assert min(rates, default=1.0) > 0, "sums over many rates of 0 would be rounding alone, and divide by it"
         assert betas == (0.9, 0.999), "where jumps end, and from where one point is enough"
         if (lost := max(rates, default=0.0) * weight_decay) >= 1 - betas[0]:
             raise UserError(
                 f"a learning rate of {max(rates):g} with weight_decay {weight_decay:g} takes {lost:.0%} of every row "
-                f"of a table at each step; stay below {1 - betas[0]:.0%}, or let the table's optimiser be `touched`"
+                f"of a table at each step; stay below {1 - betas[0]:.0%}, or set optimiser_table=touched "
+                "(optimiser_tokens=touched if it is that of the encoder's tokens)"
             )
         self.seed = seed
         self._done = torch.zeros(1, dtype=torch.int32)
@@ -109,13 +114,14 @@ class LazyAdamW(TableAdamW):
         falls = [betas[1], *(betas[0] * betas[1] ** (n / 2) for n in _ORDERS)]
         self._falls = torch.tensor(falls, dtype=torch.float64).log().to(device)
         """Logarithms of b2, and of r_n for every n of `_ORDERS`."""
-        self._one_point_from = ONE_POINT if max(rates, default=0.0) <= ONE_POINT_RATE else len(rates)
+        self._one_point_from = ONE_POINT if max(rates, default=0.0) <= ONE_POINT_RATE else None
+        self._rates = rates
         self._work = self._scratch(2)
-        self._settled = max(1, self._block // _SMALLER)
+        self._small_block = max(1, self._block // _SMALLER)
         """Rows of a block when all are caught up."""
         self._ready: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
         """Rows [U] that were gathered last, with their weights and moments now, [U, D] each."""
-        self._settling: list[Future[None]] = []
+        self._settlers: list[Future[None]] = []
         """Threads that catch up all rows; a signal may have come before they were waited for."""
         self._current = 0
         """The step up to which the whole table is known to be caught up."""
@@ -138,7 +144,7 @@ class LazyAdamW(TableAdamW):
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Yield names and tensors of the state, not copied; rows are as they are, each with the step it is at."""
-        wait(self._settling)
+        wait(self._settlers)
         yield "done", self._done
         yield from super().state()
 
@@ -149,7 +155,7 @@ class LazyAdamW(TableAdamW):
     @torch.no_grad()
     def read(self, rows: Tensor) -> Tensor:
         """Return distinct rows [U] of the table as they are after the steps done, [U, D]; nothing is written."""
-        wait(self._settling)
+        wait(self._settlers)
         count, dim = len(rows), self.table.weight.shape[1]
         weight, mean, square = (self._work.new_empty(count, dim) for _ in range(3))
         values = weight, mean, square
@@ -167,6 +173,7 @@ class LazyAdamW(TableAdamW):
     def update(self, rows: Tensor, gradient: Tensor, lr: float, weight_decay: float, seed: int = 0) -> None:
         """Update the given rows in the step after those done; arguments as for `TableAdamW.update`."""
         assert self.table.lagging is self, "the rows were gathered without this optimiser"
+        assert math.isclose(lr, self._rates[self.done]), "rows that skip this step will move at another rate"
         if self._ready is None or self._ready[0] is not rows:
             self.read(rows)
         assert self._ready is not None
@@ -197,29 +204,29 @@ class LazyAdamW(TableAdamW):
             self.settle()
 
     def settle(self) -> None:
-        """Catch up all rows.
+        """Catch up all rows; called by one thread at a time.
 
         Threads with blocks of their own never wait for each other, and no signal is raised between two of their writes.
         """
-        wait(self._settling)
+        wait(self._settlers)
         if self._current == self.done:
             return
         device = self.table.weight.device
         threads = torch.get_num_threads() if device.type == "cpu" else 1
-        starts = range(0, len(self.table.weight), _AT_ONCE * self._settled)
+        starts = range(0, len(self.table.weight), _AT_ONCE * self._small_block)
         try:
             with Threads(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                self._settling = [pool.submit(self._settle, starts[share::threads]) for share in range(threads)]
-                for part in self._settling:
+                self._settlers = [pool.submit(self._settle_rows, starts[share::threads]) for share in range(threads)]
+                for part in self._settlers:
                     part.result()
         finally:  # the setting of the latest thread is that of all that start afterwards
             torch.set_num_threads(threads)
         self._current = self.done
 
     @torch.no_grad()
-    def _settle(self, starts: Iterable[int]) -> None:
+    def _settle_rows(self, starts: Iterable[int]) -> None:
         """Catch up the rows of the groups of blocks that begin at `starts`; this is the work of one thread."""
-        rows, size = len(self.table.weight), self._settled
+        rows, size = len(self.table.weight), self._small_block
         work = self._work.new_empty(2, size, self.table.weight.shape[1])
         for start in starts:
             jumps = self._jumps(self.steps[start : start + _AT_ONCE * size])
@@ -247,7 +254,7 @@ class LazyAdamW(TableAdamW):
             and in its denominator eps^2, the factor of a and that of a^2.
         """
         at = at.long()
-        if self.done > self._one_point_from:
+        if self._one_point_from is not None and self.done > self._one_point_from:
             return [self._one_point(at).to(self.table.arithmetic)]
         stops = [self.done]
         if self.done <= JUMPS[-1] and len(at):
@@ -261,7 +268,10 @@ class LazyAdamW(TableAdamW):
         return jumps
 
     def _move(self, values: Sequence[Tensor], jump: Tensor, work: Tensor) -> None:
-        """Bring weights and moments of rows, [u, D] each, to where a jump [5 or 8, u] ends; `work` is [2, >= u, D]."""
+        """Bring weights and moments of rows, [u, D] each, to where a jump [5 or 8, u] ends; `work` is [2, >= u, D].
+
+        Nothing is allocated here: memory that ran out between two writes would leave half of a jump.
+        """
         weight, mean, square = values
         a, below = work[:, : len(weight)]
         kept, mean_fall, square_fall, *terms = jump[:, :, None]
