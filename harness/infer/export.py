@@ -154,6 +154,11 @@ def export_sentence_transformers(
         raise UserError(
             f"encoder {encoder.name!r} has no counterpart in sentence-transformers; export its plain safetensors"
         )
+    if isinstance(encoder, StaticEncoder) and encoder.ngrams is not None:
+        raise UserError(
+            "sentence-transformers knows vectors of tokens alone, not of n-grams; export the plain safetensors, or "
+            "train with encoder_options.ngrams=1"
+        )
     _check_fit(encoder, projection, max_len)
 
     def write(temporary: Path, name: str) -> None:

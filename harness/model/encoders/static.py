@@ -6,7 +6,8 @@ E comes from sending every vocabulary token alone through the teacher ([CLS] t [
 components, and dividing component j by the fourth root of its variance (half of whitening). The weight w(t) is a
 product of factors a / (a + p(t)) (smooth inverse frequency, Arora et al. 2017): p by Zipf's law over the vocabulary's
 order, and p as counted in the train and label texts. Special tokens weigh nothing. E is trainable, w is not; a step
-reads and writes only the rows of E whose tokens are in the batch.
+reads and writes only the rows of E whose tokens are in the batch. With `ngrams` vectors of n-grams, zero at the start,
+are added to the sum (`harness.model.encoders.ngrams`).
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from harness.data.tokens import Tokenizer
 from harness.errors import UserError
 from harness.io.files import build_once, home, sha256_json, write_bytes
 from harness.model.encoders.encoder import Encoder, LearningRates, encode, unit
+from harness.model.encoders.ngrams import NGrams
 from harness.model.encoders.pretrained import ModelFolder, find
 from harness.model.tables import RowTable
 
@@ -89,11 +91,21 @@ class TokenEncoder(Encoder):
 
 
 class StaticEncoder(TokenEncoder):
-    """The weighted sum of the token vectors, scaled to length 1."""
+    """The weighted sum of the token vectors, and of those of n-grams if there are any, scaled to length 1."""
+
+    def __init__(self, table: Tensor, weighting: Weighting, ngrams: NGrams | None = None, **metadata: Any) -> None:
+        """Store the token vectors [V, D] and the table of n-grams."""
+        super().__init__(table, weighting, **metadata)
+        self.ngrams = ngrams
 
     def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
         """Return unit vectors [B, D]; a row whose tokens all have weight 0 gives a zero vector."""
-        return unit(self.bag(ids, offsets))
+        bag = self.bag(ids, offsets)
+        if self.ngrams is not None and len(bag):
+            places, bounds, factors = self.ngrams.found(ids, offsets, self.weights[ids])
+            rows, place = self.ngrams.rows(places)
+            bag = bag + weighted_bags(rows, place, bounds, factors)
+        return unit(bag)
 
 
 def weighted_bags(rows: Tensor, place: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
@@ -168,6 +180,9 @@ def load_static(
     teacher: str = "minilm",
     dim: Annotated[int, Field(ge=1)] = 256,
     weighting: Weighting = "zipf+sif",
+    ngrams: Annotated[int, Field(ge=1, le=5)] = 1,
+    ngram_rows: Annotated[int, Field(ge=1, le=1 << 26)] = 1 << 16,
+    ngram_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0,
     max_len: int | None = None,
 ) -> StaticEncoder:
     """Load the static encoder of a teacher, distilled on first use (about a minute on two cores) and cached.
@@ -178,10 +193,17 @@ def load_static(
         teacher: minilm, an encoder of the model hub, or the path of a model folder.
         dim: Principal components kept, D.
         weighting: Factors of the token weights; `sif` counts once `adapt` has seen the texts.
+        ngrams: Tokens of the longest n-grams that have vectors, too; 1 for tokens alone.
+        ngram_rows: Rows of the table of n-grams, which are hashed into it.
+        ngram_weight: Factor of the vectors of n-grams; as they start at zero, it says how fast they grow.
         max_len: Tokens per text; by default the teacher's.
     """
     distilled = distil(teacher, dim, weighting, max_len)
-    return StaticEncoder(distilled.table, weighting, name=name, **distilled.metadata())
+    if ngrams == 1:
+        return StaticEncoder(distilled.table, weighting, name=name, **distilled.metadata())
+    table = NGrams(ngrams, ngram_rows, distilled.table.shape[1], ngram_weight)
+    settings = {"ngrams": ngrams, "ngram_rows": ngram_rows, "ngram_weight": ngram_weight}
+    return StaticEncoder(distilled.table, weighting, table, name=name, **distilled.metadata(**settings))
 
 
 @dataclass(frozen=True)
