@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 
 from harness.data.ragged import Ragged
 from harness.model.encoders.encoder import Encoder
+from harness.model.encoders.ngrams import NGrams
 from harness.model.encoders.static import StaticEncoder
 from harness.model.encoders.transformer import byte_tokenizer
 from harness.settings.method import Inputs, load_method, method_layer
@@ -150,10 +151,12 @@ def random_texts(generator: np.random.Generator, rows: int, tokens: int = TOKENS
     return Ragged(ids, np.arange(rows + 1, dtype=np.int64) * tokens)
 
 
-def random_static() -> StaticEncoder:
-    """A static encoder with random vectors."""
+def random_static(ngram_rows: int = 0) -> StaticEncoder:
+    """A static encoder with random vectors, and with pairs of tokens if their table has rows."""
     table = torch.randn(VOCABULARY, DIMENSION, generator=torch.Generator().manual_seed(0))
-    return StaticEncoder(table, "uniform", name="static", tokenizer=byte_tokenizer(), max_len=32, identity="random")
+    ngrams = NGrams(2, ngram_rows, DIMENSION, 1.0) if ngram_rows else None
+    metadata: dict[str, Any] = {"name": "static", "tokenizer": byte_tokenizer(), "max_len": 32, "identity": "random"}
+    return StaticEncoder(table, "uniform", ngrams, **metadata)
 
 
 def _distinct(generator: np.random.Generator, rows: int, among: int, count: int) -> NDArray[np.int64]:

@@ -62,6 +62,34 @@ def test_step_does_not_grow_with_labels(race: Race, method: str) -> None:
     )
 
 
+def test_step_does_not_grow_with_rows_of_n_grams(race: Race) -> None:
+    few, many = 1 << 16, size(1 << 21, 1 << 17)
+    large, small = (Steps("unidec", FEW, random_static(rows), **LARGE) for rows in (many, few))
+    race(
+        "unidec step with pairs of tokens, a large table against a small one",
+        f"{FEW:,} labels, {_LARGE}, {many:,} rows",
+        f"the same step with {few:,} rows",
+        large.step,
+        small.step,
+        at_most=1.3,
+        rounds=12,
+        warmup=3,
+    )
+
+
+def test_step_with_pairs_of_tokens(race: Race) -> None:
+    pairs, tokens = (Steps("unidec", FEW, random_static(rows), **LARGE) for rows in (1 << 16, 0))
+    race(
+        "unidec step with pairs of tokens against tokens alone",
+        f"{FEW:,} labels, {_LARGE}, {1 << 16:,} rows",
+        "the same step without them",
+        pairs.step,
+        tokens.step,
+        rounds=12,
+        warmup=3,
+    )
+
+
 @pytest.mark.parametrize(("encoder", "at_most"), [("static", 0.35), ("minilm", 0.08)])
 def test_share_that_is_not_matrix_algebra(race: Race, encoder: str, at_most: float) -> None:
     if encoder == "static":
