@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": "bench.bench",
     "sweep": "sweep.sweep",
     "tune": "tune.tune",
+    "fuse": "fuse.fuse",
     "plan": "plan.plan",
     "predict": "predict.predict",
     "export": "predict.export",

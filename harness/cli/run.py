@@ -51,7 +51,7 @@ def run(
     """
     from harness import run as pipeline
     from harness.io.files import read_json
-    from harness.runs.record import runs_folder
+    from harness.runs.record import is_trial, runs_folder
     from harness.runs.resume import find_earlier
     from harness.settings.published import layer, published_row
 
@@ -79,7 +79,13 @@ def run(
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
-    _show(record, earlier.folder if earlier else runs_folder(out) / record.run_id, out, track)
+    show_metrics(record)
+    _show_course(record)
+    show_places(record, earlier.folder if earlier else runs_folder(out) / record.run_id, track)
+    if not is_trial(record.config):  # one that was scored on validation rows saved no model, and no table shows it
+        if not out:
+            say('try it      python -m harness predict --run last --text "your text"')
+        say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
     if published:
         _show_published(published)
 
@@ -107,15 +113,14 @@ def _named(key: str, layers: "list[Layer]") -> str | None:
     return str(found[-1]) if found else None
 
 
-def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> None:
+def show_metrics(record: "RunRecord") -> None:
+    """Print the metrics of a finished run: by k, by scorer, by frequency of the label."""
     from harness.runs.record import is_trial
-    from harness.tracking import tracking_uri
 
     statistics, config = record.dataset["statistics"], record.config
     families = list(dict.fromkeys(name.split("@")[0] for name in record.metrics))
     ks = config["ks"]
-    trial = is_trial(config)
-    scored = "validation rows" if trial else f"{statistics['test']:,} test rows"
+    scored = "validation rows" if is_trial(config) else f"{statistics['test']:,} test rows"
     title = (
         f"{config['method']} ({config['encoder']}) on {record.dataset['name']}: {scored}, "
         f"{statistics['labels']:,} labels, seed {config['seed']}"
@@ -129,6 +134,10 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
     key = f"P@{ks[-1]}"
     shares = ", ".join(f"{part['bin']} {part[key]:.2f}" for part in record.contributions)
     say(f"{key} by frequency of the label: {shares}")
+
+
+def _show_course(record: "RunRecord") -> None:
+    """Print what was trained, and where the time went."""
     if training := record.training:
         done = f"trained {training['steps']:,} steps" if "steps" in training else "fitted"
         best = f", best epoch {training['best_epoch']}" if "best_epoch" in training else ""
@@ -137,15 +146,16 @@ def _show(record: "RunRecord", folder: Path, out: Path | None, track: str) -> No
     slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     say(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")
+
+
+def show_places(record: "RunRecord", folder: Path, track: str) -> None:
+    """Print where a finished run is: its folder, and MLflow if it was tracked."""
+    from harness.tracking import tracking_uri
+
     say(f"run folder  {short_path(folder)}")
     if track == "mlflow":  # a URI may hold a password, so it is not repeated
         server = tracking_uri().startswith(("http://", "https://"))
         say(f"in MLflow   {'open the server that MLFLOW_TRACKING_URI names' if server else 'python -m harness ui'}")
-    if trial:  # it saved no model, and no table shows it
-        return
-    if not out:
-        say('try it      python -m harness predict --run last --text "your text"')
-    say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
 
 
 def _show_published(name: str) -> None:

@@ -155,7 +155,7 @@ def run_folder(run: str, out: Path | None = None) -> Path:
     """Return the folder of a run by its id, its path, or the word `last`."""
     if run == NEWEST:
         runs = runs_folder(out)
-        records = [record for record in find_records([runs]) if not is_trial(record.config)]
+        records = [one for one in find_records([runs]) if not is_trial(one.config) and not one.fusion]
         finished = [record.run_id for record in records if record.status == "finished"]
         there = [runs / run_id for run_id in finished if (runs / run_id).is_dir()]
         if not there:
@@ -175,6 +175,8 @@ def finished_record(folder: Path) -> RunRecord:
     if record.status != "finished":
         reason = f" ({record.error})" if record.error else ""
         raise UserError(f"run {record.run_id} is unfinished: {record.status}{reason}; {resume}")
+    if record.fusion:
+        raise UserError(f"run {record.run_id} is made of predictions of other runs and has no model; name one of those")
     if is_trial(record.config):
         raise UserError(
             f"run {record.run_id} was scored on validation rows, so it saved no model; run it with --set evaluate=test"

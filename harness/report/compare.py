@@ -123,6 +123,13 @@ def find_contenders(names: list[str], folders: list[Path], dataset: str | None =
     """
     if len(names) < 2:
         raise UserError(f"comparing takes two or more runs or methods, not {len(names)}: --compare A B; {_LIST}")
+    contenders = named_contenders(names, folders, dataset)
+    _require_distinct(contenders)
+    return contenders
+
+
+def named_contenders(names: list[str], folders: list[Path], dataset: str | None = None) -> list[Contender]:
+    """Return the contender of every name as `find_contenders` does, of any number of names, also equal ones."""
     found = _Found(folders, read_records(folders))
     direct = {name: run for name in names if (run := found.run(name, dataset)) is not None}
     of_methods = {name: found.of_method(name, dataset) for name in names if name not in direct}
@@ -137,7 +144,6 @@ def find_contenders(names: list[str], folders: list[Path], dataset: str | None =
                 raise UserError(f"{name}: one scorer at a time, not {' and '.join(scorers)}")
             runs = found.one_setting(name, of_methods[name], common)
             contenders.append(Contender(name, runs, scorers[0] if scorers else None))
-    _require_distinct(contenders)
     return contenders
 
 

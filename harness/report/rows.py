@@ -95,10 +95,14 @@ def _settings_of(config: str) -> str:
     return json.dumps(flatten(own | {"validation.size": own.get("validation.size") or 0.0}), sort_keys=True)
 
 
+FUSED = "params.fused"
+"""The setting of a fused run that names the methods of its members; it is shown even where it does not vary."""
+
+
 def differences(settings: list[str]) -> dict[str, str]:
     """Return, for each distinct configuration of a method, the settings that vary, as text."""
     parsed = {text: json.loads(text) for text in dict.fromkeys(settings)}
-    keys = varying(parsed.values())
+    keys = sorted({*varying(parsed.values()), FUSED})
     return {
         text: ", ".join(f"{key.removeprefix('params.')}={values[key]}" for key in keys if key in values)
         for text, values in parsed.items()
@@ -180,6 +184,13 @@ def trained(record: RunRecord, key: str) -> float | None:
     return float(value) if is_number(value) and value > 0 else None
 
 
+def total_seconds(record: RunRecord) -> float:
+    """Return the seconds of a run, of a fused run with those of its members."""
+    members = record.fusion.get("runs")
+    known = [one.get("seconds") for one in members if isinstance(one, dict)] if isinstance(members, list) else []
+    return record.seconds + sum(one for one in known if is_number(one))
+
+
 def _hours(record: RunRecord) -> float | None:
     seconds = trained(record, "seconds")
     return None if seconds is None else seconds / 3600
@@ -216,7 +227,7 @@ def tidy(records: list[RunRecord], dataset: str | None = None) -> pd.DataFrame:
             "scorer": scorer,
             "seed": record.config["seed"],
             "started": record.started,
-            "seconds": record.seconds,
+            "seconds": total_seconds(record),
             "run_id": record.run_id,
             **{name: score for name, score in scores.items() if "@" in name},
         }

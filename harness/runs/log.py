@@ -212,7 +212,10 @@ def open_run(
                     yield run_log
         except (KeyboardInterrupt, Terminated):
             if run_log.record.status != "finished":
-                print(f"to go on: {_how_to_resume(folder, metadata['config'])}", file=sys.stderr)  # noqa: T201
+                again = (
+                    "the same command again" if metadata.get("fusion") else _how_to_resume(folder, metadata["config"])
+                )
+                print(f"to go on: {again}", file=sys.stderr)  # noqa: T201
             raise
         except Pruned:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # a pruned run is never resumed

@@ -3,7 +3,7 @@
     <run id>/config.json       resolved configuration and the origin of every value
              events.jsonl      append-only log, one JSON object per line, written as things happen
              record.json       the RunRecord, written once at the end
-             ids.npy           top labels of every test row, int32 [M, K], -1 = none
+             ids.npy           top labels of every row that was scored, int32 [M, K], -1 = none
              scores.npy        their scores, float32 [M, K]
              per_row.npy       per-row metric values, float32 [M, number of names in the record]
              per_row.V.npy     the same for another scorer, V, where a method has several
@@ -68,6 +68,8 @@ class RunRecord(BaseModel):
     encoder: dict[str, Any] = {}
     augmentation: dict[str, Any] = {}
     """The augmentation: name, rows in all, augmented rows, targets of each; empty without augmentation."""
+    fusion: dict[str, Any] = {}
+    """For a run made from the predictions of others: how, of which runs, with which weights; else empty."""
     training: dict[str, Any] = {}
     """Steps, epochs, seconds, processor seconds, learning rates and chosen epoch; empty without training."""
     curves: dict[str, list[float | None]] = {}

@@ -115,6 +115,8 @@ def find_earlier(run: str, out: Path | None = None) -> Earlier:
     if not events or events[0]["event"] != "start":
         raise DataError("the log of this run does not begin with a start; it cannot be resumed", log, 1)
     metadata = {key: value for key, value in events[0].items() if key in RunRecord.model_fields}
+    if metadata.get("fusion"):
+        raise UserError(f"run {folder.name} is a fusion, which is not resumed; give the command of `fuse` again")
     try:
         _Start.model_validate(metadata)
     except ValidationError as error:

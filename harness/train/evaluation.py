@@ -3,6 +3,7 @@
 For test and validation rows alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,20 @@ class Evaluator:
         }
 
     def _scored(self, topk: TopK, rows: Rows) -> Scored:
-        ks = self.config.ks
-        ranks = metrics.ranks_of_truth(topk.ids, rows.truth, max(ks))
-        return Scored(
-            topk,
-            metrics.evaluate(ranks, rows.truth, self.weights, ks),
-            metrics.contributions(ranks, rows.truth, self.dataset.train, ks, self.weights),
-            metrics.per_row(ranks, rows.truth, self.weights, ks),
-        )
+        return measured(topk, rows.truth, self.dataset, self.weights, self.config.ks)
+
+
+def measured(
+    topk: TopK, truth: csr_array, dataset: Dataset, weights: NDArray[np.float64] | None, ks: Sequence[int]
+) -> Scored:
+    """Return predictions [n, K] with all metrics; `truth` is [n, L], `weights` are inverse propensities [L]."""
+    ranks = metrics.ranks_of_truth(topk.ids, truth, max(ks))
+    return Scored(
+        topk,
+        metrics.evaluate(ranks, truth, weights, ks),
+        metrics.contributions(ranks, truth, dataset.train, ks, weights),
+        metrics.per_row(ranks, truth, weights, ks),
+    )
 
 
 def find_labels(

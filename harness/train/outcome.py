@@ -42,8 +42,9 @@ def finish(
     """Write predictions, model and package, and build the record; its numbers are those of the first scorer."""
     best = scored[parts.scoring.scorers[0]]
     warn_of_surprises(run_log, best, dataset, config)
-    if config.evaluate == "test":  # a trial of a sweep leaves its score alone
+    if (run_log.metadata.get("parent") or {}).get("kind") != "sweep":  # a trial of a sweep leaves its score alone
         save_predictions(run_log.folder, scored)
+    if config.evaluate == "test":  # one scored on validation rows keeps no model; its predictions choose weights
         write_json(run_log.folder / "sample.json", prediction_sample(dataset, best, seed=config.seed))
         save_trained(parts, run_log.folder / "model", config)
         pack(parts, run_log, inputs, dataset, config)
