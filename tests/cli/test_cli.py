@@ -33,7 +33,7 @@ heavy = {{"torch", "mlflow", "transformers", "faiss", "scipy", "pandas", "matplo
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout.count("Examples") == 8
+    assert done.stdout.count("Examples") == 9
     assert "lf-debiantitles" in done.stdout
     done = subprocess.run([sys.executable, "-m", "harness", "nope"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2

@@ -11,17 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from harness import metrics
 from harness.data import Dataset, load
 from harness.errors import UserError, unknown_name
-from harness.experiments.fusion.members import find_members, identity_of, read_predictions
+from harness.experiments.fusion.members import find_members, identity_of, read_predictions, recorded_config
 from harness.experiments.fusion.weights import read_validation, search_weights, split_of, validation_runs
 from harness.index.fusion import fuse, reciprocal_ranks, scaled_scores
 from harness.infer.load import require_same
 from harness.io.files import sha256_json, write_json
-from harness.io.models import describe_faults
 from harness.machine.memory import peak_memory_gib
 from harness.report.compare import Run, split_names
 from harness.report.rows import total_seconds
@@ -115,10 +112,10 @@ def fuse_runs(request: Request, *, out: Path | None = None, track: str = "mlflow
 
 def _config(request: Request, records: list[RunRecord], tuned: list[Run]) -> RunConfig:
     """Return the settings of the fused run; its parameters identify the members and say nothing of their seeds."""
-    first, seeds = records[0], [record.config["seed"] for record in records]
+    configs, seeds = [recorded_config(record) for record in records], [record.config["seed"] for record in records]
     seed = min(seeds) if request.seed is None else request.seed
-    place = request.dataset or first.config["dataset"]
-    require_place(first.run_id, "dataset", first.config["dataset"], place)
+    place = request.dataset or configs[0].dataset
+    require_place(records[0].run_id, "dataset", configs[0].dataset, place)
     own: dict[str, Any] = {
         "fused": "+".join(record.config["method"] for record in records),
         "fusion": request.way,
@@ -126,24 +123,20 @@ def _config(request: Request, records: list[RunRecord], tuned: list[Run]) -> Run
         "seeds": [one - seed for one in seeds],  # of members beside the seed of the fused run
     }
     if tuned:
-        own |= {"metric": request.metric or DEFAULT_METRIC, **dict(split_of(tuned[0].record))}
-    encoders = dict.fromkeys(record.config["encoder"].removeprefix("./") for record in records)
-    try:
-        return RunConfig(
-            method=METHOD,
-            dataset=place,
-            encoder="+".join(encoders) if len(encoders) > 1 else first.config["encoder"],
-            seed=seed,
-            device="cpu",
-            filter=first.config["filter"],
-            ks=first.config["ks"],
-            search=SearchSettings(k=max(record.config["search"]["k"] for record in records)),
-            params=own,
-        )
-    except ValidationError as error:
-        raise UserError("\n".join(describe_faults(error, f"the record of run {first.run_id}"))) from error
-    except (KeyError, TypeError) as error:
-        raise UserError(f"the records of these runs lack settings ({type(error).__name__}: {error})") from error
+        rows = {key.removeprefix("validation."): value for key, value in split_of(tuned[0].record)}
+        own |= {"metric": request.metric or DEFAULT_METRIC, "validation": rows}
+    encoders = list(dict.fromkeys(config.encoder for config in configs))
+    return RunConfig(
+        method=METHOD,
+        dataset=place,
+        encoder=encoders[0] if len(encoders) == 1 else "+".join(one.removeprefix("./") for one in encoders),
+        seed=seed,
+        device="cpu",
+        filter=configs[0].filter,
+        ks=configs[0].ks,
+        search=SearchSettings(k=max(config.search.k for config in configs)),
+        params=own,
+    )
 
 
 def _origins(config: RunConfig) -> dict[str, str]:

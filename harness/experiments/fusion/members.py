@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from scipy.sparse import csr_array
 
 from harness import metrics
@@ -15,10 +16,12 @@ from harness.experiments.bench.store import key_of
 from harness.index import TopK
 from harness.io.arrays import load_array
 from harness.io.files import require_listed
+from harness.io.models import describe_faults
 from harness.report.compare import Contender, Run, named_contenders
 from harness.report.results import own_scorer
 from harness.report.rows import settings_of
 from harness.runs.record import RunRecord, refuse_places
+from harness.settings.schema import RunConfig
 
 IDS, SCORES = "ids.npy", "scores.npy"
 _STORED = 1e-3
@@ -41,7 +44,7 @@ def find_members(names: list[str], folders: list[Path], seed: int | None, datase
     on = None if dataset is None else find_card(dataset).name
     runs = [_one_run(one, seed) for one in named_contenders(names, folders, on)]
     for run in runs:
-        refuse_places(f"the record of run {run.record.run_id}", run.record.config)
+        recorded_config(run.record)  # raises
     _require_distinct([run.record for run in runs])
     _require_alike([run.record for run in runs])
     return sorted(runs, key=lambda run: (*map(str, identity_of(run.record)), run.record.config["seed"]))
@@ -59,6 +62,18 @@ def _one_run(contender: Contender, seed: int | None) -> Run:
         seeds = ", ".join(map(str, contender.seeds))
         raise UserError(f"{contender.name!r} was run with seed {seeds}; say which: --seed {contender.seeds[0]}")
     return next(iter(found.values()))
+
+
+def recorded_config(record: RunRecord) -> RunConfig:
+    """Return the checked settings of a recorded run, which somebody else may have written."""
+    where = f"the record of run {record.run_id}"
+    known = {key: value for key, value in record.config.items() if key in RunConfig.model_fields}
+    try:
+        config = RunConfig.model_validate(known)
+    except ValidationError as error:
+        raise UserError("\n".join(describe_faults(error, where))) from error
+    refuse_places(where, record.config)
+    return config
 
 
 def identity_of(record: RunRecord) -> list[Any]:

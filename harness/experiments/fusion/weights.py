@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from harness import metrics
 from harness.data import Dataset
 from harness.errors import UserError
-from harness.experiments.fusion.members import IDS, read_predictions
+from harness.experiments.fusion.members import IDS, read_predictions, recorded_config
 from harness.index import TopK
 from harness.index.fusion import Candidates, Value, reciprocal_ranks, scaled_scores, shares
 from harness.infer.load import config_of
@@ -75,6 +75,7 @@ def validation_runs(members: list[Run], folders: list[Path]) -> list[Run]:
         for record in records:  # oldest first: the newest of a split stays
             place = next((place for place in places if (place / record.run_id / IDS).is_file()), None)
             if place is not None and _is_validation_run(record, member.record):
+                recorded_config(record)  # raises
                 of_member[split_of(record)] = Run(place / record.run_id, record)
         found.append(of_member)
     own = {split_of(run.record) for run in members if _size(run.record)}
