@@ -14,6 +14,9 @@ import numpy as np
 from harness.data.prepare import load_matrix
 from harness.data.ragged import Ragged
 from harness.experiments.bench.store import RunStore
+from harness.experiments.fusion.members import find_members
+from harness.experiments.fusion.members import read_predictions as read_member
+from harness.experiments.fusion.weights import validation_runs
 from harness.experiments.sweep.runs import trial_runs
 from harness.experiments.sweep.study import read_study_file
 from harness.infer.load import config_of, finished_record
@@ -26,6 +29,7 @@ from harness.report.documents import comparison
 from harness.report.earlier import read_earlier, read_rows
 from harness.report.explorer.predictions import open_prepared, read_predictions
 from harness.report.results import kept_columns, read_results, run_rows
+from harness.report.rows import total_seconds
 from harness.runs.events import LogReader, has_ended, read_events
 from harness.runs.lock import held_by_another, run_lock, this_process
 from harness.runs.record import RunRecord, find_records, read_record
@@ -277,9 +281,22 @@ def _read_scores(data: bytes, folder: Path) -> None:
 def _read_predictions(hostile: str) -> Read:
     def read(data: bytes, folder: Path) -> None:
         run = _vouched_run(folder, hostile, data)
-        read_predictions(Run(run, _record()), open_prepared(world().prepared), 4)
+        data_of_run = open_prepared(world().prepared)
+        may_refuse(read_predictions, Run(run, _record()), data_of_run, 4)
+        read_member(Run(run, _record()), data_of_run.truth, None, (1,))
 
     return read
+
+
+def _read_fused(data: bytes, folder: Path) -> None:
+    """Fuse with a run whose record is somebody else's, up to the reading of data."""
+    run = copy_of_run(folder, "record.json", data)
+    twin = twin_of(run) / "record.json"
+    record = json.loads(twin.read_bytes())
+    twin.write_text(json.dumps(record | {"config": record["config"] | {"max_len": 7}}))
+    members = find_members([str(run), str(twin.parent)], [run.parent], None, None)
+    may_refuse(validation_runs, members, [run.parent])
+    total_seconds(members[0].record)
 
 
 def _stored_seeds() -> list[bytes]:
@@ -330,6 +347,7 @@ TARGETS = (
     Target("row-scores", _read_scores, _of_run("per_row.npy", "per_row.de.npy"), "arrays"),
     Target("predicted-ids", _read_predictions("ids.npy"), _of_run("ids.npy"), "arrays"),
     Target("predicted-scores", _read_predictions("scores.npy"), _of_run("scores.npy"), "arrays"),
+    Target("record-fused", _read_fused, _of_run("record.json"), "json"),
     Target(
         "stored-rows",
         lambda data, folder: read_rows(put(folder, "x.rows.npz", data), kept_columns(_record())),
