@@ -493,3 +493,53 @@ def test_trials_of_a_sweep_still_keep_nothing(runs: Path, workspace: Path) -> No
     assert not [name for name in FILES if (workspace / "runs" / trial.run_id / name).exists()]
     assert all((of(runs, "zeroshot", trial=True) / name).exists() for name in FILES)
     assert not (of(runs, "zeroshot", trial=True) / "model").exists()
+
+
+def test_a_fusion_that_is_stopped_or_fails(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C and an error leave a record that says so; the same command makes the run."""
+
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no")
+
+    for broken, code, status in ((stop, 130, "killed"), (fail, None, "failed")):
+        with monkeypatch.context() as patch:
+            patch.setattr("harness.experiments.fusion.fuse", broken)
+            words = ("fuse", "--runs", "zeroshot,tfidf-knn", "--seed", "0", "--track", "none")
+            if code is None:
+                with pytest.raises(RuntimeError):
+                    call(*words)
+            else:
+                assert call(*words) == code
+                assert "to go on: the same command again" in capsys.readouterr().err
+        (folder,) = [path for path in runs.glob("*-fuse-*") if read_record(path).status == status]
+        assert not (folder / "ids.npy").exists()
+    fuse("--seed", "0", capsys=capsys)
+
+
+def test_settings_that_are_younger_than_a_record_are_in_the_command(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its validation run has to have what the harness did then, not today's default."""
+    trained = ["--set", "epochs=1", "--set", "batch_size=64", "--set", "eps=1e-8", "--json"]
+    assert call("run", "--method", "ngame", *COMMON, *trained) == 0
+    folder = of(runs, "ngame")
+    record = json.loads((folder / "record.json").read_text())
+    del record["config"]["params"]["eps"]
+    edit_json(folder / "config.json", config=record["config"])
+    changed(folder, config=record["config"])
+    told = refused("--seed", "0", "--method", "weights", names="ngame,tfidf-knn", capsys=capsys)
+    (command,) = [line for line in told.splitlines() if line.startswith("  python")]
+    assert "--set params.eps=1e-08" in command
+    assert call(*shlex.split(command)[3:], "--track", "none") == 0
+    fuse("--seed", "0", "--method", "weights", names="ngame,tfidf-knn", capsys=capsys)
+
+
+def test_members_of_another_version_are_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = of(runs, "zeroshot")
+    changed(folder, environment={"harness": "0.0.1"})
+    assert "harness 0.0.1" in " ".join(fuse("--seed", "0", capsys=capsys)["warnings"])

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import metrics
+from harness import __version__, metrics
 from harness.data import Dataset, load
 from harness.errors import UserError, unknown_name
 from harness.experiments.fusion.members import find_members, identity_of, read_predictions, recorded_config
 from harness.experiments.fusion.weights import read_validation, search_weights, split_of, validation_runs
-from harness.index.fusion import fuse, reciprocal_ranks, scaled_scores
+from harness.index.fusion import RANK_CONSTANT, fuse, reciprocal_ranks, scaled_scores
 from harness.infer.load import require_same
 from harness.io.files import sha256_json, write_json
 from harness.machine.memory import peak_memory_gib
@@ -96,6 +96,9 @@ def fuse_runs(request: Request, *, out: Path | None = None, track: str = "mlflow
     fusion = {"method": request.way, "runs": [_described(record) for record in records]}
     with open_run(metadata | {"parent": None, "fusion": fusion}, _origins(config), tracker, out, None) as run_log:
         watch.lap("open_tracking")
+        versions = {str(run.record.environment.get("harness")) for run in (*members, *tuned)}
+        if versions != {__version__}:
+            run_log.warn(f"the fused runs are of harness {', '.join(sorted(versions))}, this is {__version__}")
         value, weights = reciprocal_ranks, (1.0,) * len(members)
         if validation is not None:
             found = search_weights(*validation, inverse, metric)
@@ -122,7 +125,9 @@ def _config(request: Request, records: list[RunRecord], tuned: list[Run]) -> Run
         "members": sha256_json([identity_of(record) for record in records])[:12],
         "seeds": [one - seed for one in seeds],  # of members beside the seed of the fused run
     }
-    if tuned:
+    if not tuned:
+        own["constant"] = RANK_CONSTANT
+    else:
         rows = {key.removeprefix("validation."): value for key, value in split_of(tuned[0].record)}
         own |= {"metric": request.metric or DEFAULT_METRIC, "validation": rows}
     encoders = list(dict.fromkeys(config.encoder for config in configs))

@@ -27,7 +27,7 @@ from harness.io.progress import progress
 from harness.model import ENCODERS
 from harness.report.compare import Run
 from harness.runs.record import RunRecord, find_records, is_trial, runs_folder
-from harness.settings.identity import decisive, upgrade
+from harness.settings.identity import before, decisive, flat, upgrade
 from harness.settings.schema import RunConfig
 from harness.train.inputs import validation_split
 
@@ -156,13 +156,18 @@ def _listed(splits: set[Split]) -> str:
 
 def _command(member: Run, split: Split) -> str:
     """Return the command that makes a member's validation run; PATH stands for a folder, recorded by name alone."""
-    config = member.record.config
-    settings = ["evaluate=validation"]
-    if not _size(member.record):
-        usual = dict(split_of(member.record))
-        settings += [f"{key}={value}" for key, value in split if usual[key] != value]
+    config, own = member.record.config, flat(member.record.config)
+    # what config.json is too old to have: the value of its time, where that is not today's default
+    older = {key: value for key, value in flat(before(config)).items() if key not in own}
+    wanted: dict[str, Any] = {key: value for key, value in older.items() if key.startswith("params.")}
+    if _size(member.record):
+        wanted |= older
+    else:
+        usual = flat(RunConfig().model_dump(mode="json")) | own
+        wanted |= {key: value for key, value in split if usual[key] != value}
         if epochs := member.record.training.get("epochs"):  # scored as the member is, after its last epoch
-            settings.append(f"validation.every_epochs={epochs}")
+            wanted["validation.every_epochs"] = epochs
+    settings = ["evaluate=validation", *(f"{key}={value}" for key, value in wanted.items())]
     words = ["python", "-m", "harness", "run", "--config", str(member.folder / "config.json")]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [] if member.folder.parent == runs_folder() else ["--out", str(member.folder.parent)]
