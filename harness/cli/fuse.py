@@ -11,6 +11,7 @@ from harness.cli.show import print_json, print_table, say, short_path
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.report.compare import Run
     from harness.runs.record import RunRecord
 
 Runs = Annotated[
@@ -31,7 +32,6 @@ Seed = Annotated[
     int | None,
     typer.Option(
         min=0,
-        max=2**63 - 1,
         help="Which run of a method to take; the fused run is filed under it. Default: the smallest of the runs.",
     ),
 ]
@@ -80,7 +80,7 @@ def fuse(
     _show(record, members, runs_folder(out) / record.run_id, out, track)
 
 
-def _show(record: "RunRecord", members: "list[RunRecord]", folder: Path, out: Path | None, track: str) -> None:
+def _show(record: "RunRecord", members: "list[Run]", folder: Path, out: Path | None, track: str) -> None:
     from harness.cli.run import show_metrics, show_places
     from harness.runs.record import runs_folder
 
@@ -89,25 +89,24 @@ def _show(record: "RunRecord", members: "list[RunRecord]", folder: Path, out: Pa
     weights = [f"{weight:.1f}" for weight in record.fusion.get("weights", [])]
     columns = ["run", "method", *(["weight"] if weights else []), *names]
     rows = [
-        [one.run_id, one.config["method"], *weights[place : place + 1], *_figures(one, names)]
+        [one.record.run_id, one.record.config["method"], *weights[place : place + 1], *_figures(one.record, names)]
         for place, one in enumerate(members)
     ]
-    blank = [""] if weights else []
-    rows.append([record.run_id, record.config["method"], *blank, *_figures(record, names)])
+    rows.append([record.run_id, record.config["method"], *([""] if weights else []), *_figures(record, names)])
     print_table("members and fused", columns, rows, numeric=columns[2:])
     if weights:
-        alone = ", ".join(f"{one:.2f}" for one in record.fusion["alone"])
+        fusion = record.fusion
+        alone = ", ".join(f"{one:.2f}" for one in fusion["alone"])
         say(
-            f"weights chosen by {record.fusion['metric']} on {record.fusion['validation_rows']:,} validation rows: "
-            f"{record.fusion['score']:.2f} there; each run alone {alone}; rrf {record.fusion['rrf']:.2f}"
+            f"weights chosen by {fusion['metric']} on {fusion['validation_rows']:,} validation rows: "
+            f"{fusion['score']:.2f} there; each run alone {alone}; rrf {fusion['rrf']:.2f}"
         )
     say(f"{record.seconds:.1f} s, peak memory {record.peak_memory_gib:.2f} GiB")
     show_places(record, folder, track)
-    best = max(members, key=lambda one: one.metrics.get(names[0], 0.0))
-    place = f" --runs {shlex.quote(str(out))}" if out else ""
-    elsewhere = f" --runs {short_path(runs_folder())}" if out else ""  # where the members may be
-    say(f"compare     python -m harness report --compare {best.run_id} {record.run_id}{place}{elsewhere}")
-    say(f"table       python -m harness report{place}")
+    best = max(members, key=lambda one: one.record.metrics.get(names[0], 0.0))
+    runs = [one.name if one.parent == runs_folder() else shlex.quote(short_path(one)) for one in (best.folder, folder)]
+    say(f"compare     python -m harness report --compare {' '.join(runs)}")
+    say("table       python -m harness report" + (f" --runs {shlex.quote(str(out))}" if out else ""))
 
 
 def _figures(record: "RunRecord", names: list[str]) -> list[str]:

@@ -268,6 +268,7 @@ def as_topk(ids: np.ndarray) -> TopK:
         (["--method", "weights", "--metric", "C@"], "zeroshot,tfidf-knn", "unknown metric"),
         (["--out", __file__], "zeroshot,tfidf-knn", "is a file"),
         (["--track", "wandb"], "zeroshot,tfidf-knn", "mlflow or none"),
+        (["--seed", str(2**63)], "zeroshot,tfidf-knn", "below 2**63"),
         (["--dataset", "lf-pydocs"], "zeroshot,tfidf-knn", "zeroshot"),
         (["--dataset", "nothing"], "zeroshot,tfidf-knn", "unknown dataset"),
         ([], "zeroshot,zeroshot", "named twice"),

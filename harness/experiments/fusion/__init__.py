@@ -61,12 +61,14 @@ class Request:
             raise unknown_name("method of fusing", self.way, WAYS)
         if self.metric is not None and self.way != "weights":
             raise UserError(f"--metric {self.metric} is what weights are chosen by; add --method weights")
+        if self.seed is not None and self.seed >= 2**63:
+            raise UserError(f"--seed {self.seed}: must be below 2**63")
         if METHOD in methods():
             raise UserError(f"a package registers a method called {METHOD!r}, the name of fused runs; remove it")
 
 
-def fuse_runs(request: Request, *, out: Path | None = None, track: str = "mlflow") -> tuple[RunRecord, list[RunRecord]]:
-    """Fuse finished runs; return the record of the new run and those of its members.
+def fuse_runs(request: Request, *, out: Path | None = None, track: str = "mlflow") -> tuple[RunRecord, list[Run]]:
+    """Fuse finished runs; return the record of the new run, and its members.
 
     All that is wrong with the members shows before the run folder is opened.
 
@@ -110,7 +112,7 @@ def fuse_runs(request: Request, *, out: Path | None = None, track: str = "mlflow
         scored = measured(fused, data.test, data, inverse, config.ks)
         watch.lap("score")
         run_log.complete(_finish(run_log, scored, data, config, watch))
-    return run_log.record, records
+    return run_log.record, members
 
 
 def _config(request: Request, records: list[RunRecord], tuned: list[Run]) -> RunConfig:
