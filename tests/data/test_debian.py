@@ -9,15 +9,9 @@ import pytest
 from harness.data import prepare
 from harness.data.card import DatasetCard
 from harness.data.ragged import Texts
-from harness.data.sources import debian
+from harness.data.sources import apt, debian
 from harness.errors import DataError, MissingDataError, UserError
-
-
-def stanza(name: str, depends: str = "", summary: str = "a package", **fields: str) -> str:
-    lines = [f"Package: {name}", "Version: 1.0-1", f"Architecture: {fields.pop('architecture', 'amd64')}"]
-    lines += [f"Depends: {depends}"] if depends else []
-    lines += [f"{field.replace('_', '-')}: {value}" for field, value in fields.items()]
-    return "\n".join([*lines, f"Description: {summary}", "Filename: pool/x.deb"]) + "\n"
+from tests.support.fake_apt import NEXT, OLD, RELEASE, FakeApt, listed, stanza
 
 
 def ring(size: int = 60) -> str:
@@ -28,46 +22,6 @@ def ring(size: int = 60) -> str:
         )
         for i in range(size)
     )
-
-
-def listed(file: str, words: str) -> str:
-    """A line of apt's: label, origin, suite, codename, component, architecture and version; `-` is not there."""
-    fields = zip(
-        ("LABEL", "ORIGIN", "SUITE", "CODENAME", "COMPONENT", "ARCHITECTURE", "VERSION"), words.split(), strict=True
-    )
-    return "\t".join([f"/lists/{file}", *(f"$({name})" if word == "-" else word for name, word in fields)])
-
-
-RELEASE = "Debian Debian oldstable bookworm main amd64 12.15"
-NEXT, OLD = "Debian Debian stable trixie main amd64 13.4", "Debian Debian oldold buster main amd64 10"
-LISTS = [
-    listed("security", "Debian-Security Debian oldstable-security bookworm-security main amd64 12"),
-    listed("release", RELEASE),
-    listed("contrib", RELEASE.replace("main", "contrib")),
-]
-
-
-class FakeApt:
-    """Stands in for the apt programs: same questions, canned answers."""
-
-    def __init__(self, dump: str, translation: str | None = None, update_works: bool = True) -> None:
-        self.dump, self.translation, self.update_works = dump, translation, update_works
-        self.calls: list[str] = []
-
-    def __call__(self, program: str, options: dict[str, str], *arguments: str) -> bytes:
-        self.calls.append(arguments[0])
-        if arguments[0] == "cat-file":
-            return {"/lists/release": self.dump, "/lists/en": self.translation or ""}[arguments[1]].encode()
-        if arguments[0] == "update":
-            if not self.update_works:
-                raise UserError("apt-get update failed: no network")
-            return b""
-        if arguments[-1] == "Created-By: Packages":
-            return "\n".join(LISTS).encode() if self.dump else b""
-        if arguments[0] == "--print-architecture":
-            return b"amd64\n"
-        held = self.translation is not None and "update" in self.calls
-        return b"de /lists/de\nen /lists/en\n" if held else b""
 
 
 def card(name: str = "small", text: str = "title") -> DatasetCard:
@@ -128,7 +82,7 @@ def lifted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dataset_of_a_fake_index(monkeypatch: pytest.MonkeyPatch, lifted: None) -> None:
     """Also faults 45, 46 and 48."""
-    monkeypatch.setattr(debian, "_run", FakeApt(ring()))
+    monkeypatch.setattr(apt, "run", FakeApt(ring()))
     folder, manifest = prepare.prepare(card())
     figures = manifest["statistics"]
     assert figures["train"] + figures["test"] <= 60
@@ -151,7 +105,7 @@ def test_same_index_same_digest_under_any_name_and_place(
     changed = ring().replace("number 7", "number 8")
     for place, dump in {"a": ring(), "b": "\n\n".join(ring().split("\n\n")[::-1]), "c": changed}.items():
         monkeypatch.setenv("HARNESS_HOME", str(tmp_path / place))
-        monkeypatch.setattr(debian, "_run", FakeApt(dump))
+        monkeypatch.setattr(apt, "run", FakeApt(dump))
         digests.append(prepare.prepare(card(name=f"set-{place}"))[1]["digest"])
     assert digests[0] == digests[1] != digests[2]
 
@@ -160,13 +114,13 @@ def test_the_index_is_frozen_until_its_copy_is_removed(
     monkeypatch: pytest.MonkeyPatch, workspace: Path, lifted: None
 ) -> None:
     fake = FakeApt("\n")
-    monkeypatch.setattr(debian, "_run", fake)
+    monkeypatch.setattr(apt, "run", fake)
     with pytest.raises(MissingDataError, match="run `apt-get update`"):  # an empty list is not kept
         prepare.prepare(card())
     fake.dump = ring()
     before = prepare.prepare(card())[1]["digest"]
     moved = FakeApt(ring(70))
-    monkeypatch.setattr(debian, "_run", moved)
+    monkeypatch.setattr(apt, "run", moved)
     assert prepare.prepare(card())[1]["digest"] == before
     assert moved.calls == []
     shutil.rmtree(workspace / "data" / "debian-release")
@@ -177,7 +131,7 @@ def test_long_text_comes_from_the_fetched_translation(
     monkeypatch: pytest.MonkeyPatch, workspace: Path, lifted: None
 ) -> None:
     """Without a network it says what works; nothing of apt's own folders stays, whose file names would name hosts."""
-    monkeypatch.setattr(debian, "_run", FakeApt(ring(), None, update_works=False))
+    monkeypatch.setattr(apt, "run", FakeApt(ring(), None, update_works=False))
     with pytest.raises(MissingDataError, match=r"`lf-debiantitles` needs no download.*no network"):
         prepare.prepare(card(text="title+content"))
     assert not (workspace / "data/debian-release/descriptions").exists()
@@ -185,7 +139,7 @@ def test_long_text_comes_from_the_fetched_translation(
         f"Package: pkg-{i}\nDescription-md5: {i:032x}\nDescription-en: number {i}\n All about {i}." for i in range(59)
     )
     fake = FakeApt(ring(), translation)
-    monkeypatch.setattr(debian, "_run", fake)
+    monkeypatch.setattr(apt, "run", fake)
     folder, manifest = prepare.prepare(card(text="title+content"))
     assert manifest["provenance"]["packages_without_long_text"] == 1
     texts = [text for split in ("train", "test") for text in Texts.load(folder, f"{split}.text")]
@@ -216,8 +170,8 @@ NOBLE = "Ubuntu Ubuntu noble noble main amd64 24.04"
 )
 def test_only_the_release_counts(lists: list[str], codename: str, chosen: list[int]) -> None:
     """Lists that change by the day, other archives and other components would move the data under its figures."""
-    indexes = [debian.read_index(listed(str(place), line)) for place, line in enumerate(lists)]
-    found = debian.release_indexes(indexes, codename, "amd64")
+    indexes = [apt.read_index(listed(str(place), line)) for place, line in enumerate(lists)]
+    found = apt.release_indexes(indexes, codename, "amd64")
     assert found == [indexes[place] for place in chosen]
     assert all("$" not in "".join(one) for one in indexes)
 
@@ -236,18 +190,18 @@ def test_a_machine_without_apt_or_with_a_failing_one(monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt")
 def test_real_metadata_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two million bytes of what apt holds here."""
-    run = debian._run
+    run = apt.run
 
     def some(*arguments: Any) -> bytes:
         found = run(*arguments)
         return found[: found.rfind(b"\n\n", 0, 2_000_000)] if "cat-file" in arguments else found
 
-    monkeypatch.setattr(debian, "_run", some)
+    monkeypatch.setattr(apt, "run", some)
     try:
-        manifest = debian.packages_snapshot(tmp_path)
+        manifest = apt.package_list(tmp_path, "packages", debian.FIELDS)
     except MissingDataError:
         pytest.skip("apt has no package list of a release")
-    dump = (tmp_path / "packages" / debian.PACKAGES).read_bytes()
+    dump = (tmp_path / "packages" / apt.PACKAGES).read_bytes()
     names = {line.removeprefix("Package: ") for line in dump.decode().split("\n") if line.startswith("Package: ")}
     packages = debian.parse_packages(dump)
     assert {package.name for package in packages} == names

@@ -17,7 +17,8 @@ from harness.data.archive import Limits, archive_kind, check_compressed, unpack
 from harness.data.card import CARD_FOLDER, DatasetCard, load_card, read_card
 from harness.data.download import UnusableLink, _confirmation, refuse_page
 from harness.data.prepare import DatasetWriter, Source, load_prepared, prepared_folders
-from harness.data.sources.debian import keep_fields, package_links, parse_descriptions, parse_packages
+from harness.data.sources.apt import keep_fields
+from harness.data.sources.debian import FIELDS, package_links, parse_descriptions, parse_packages
 from harness.data.sources.jsonl import JsonlSource, import_folder
 from harness.data.sources.pydocs import plain_text, split_docstring, summary_line, words
 from harness.data.sources.repository import RepositorySource
@@ -183,7 +184,7 @@ _DOCSTRINGS = [
 
 
 def _read_packages(data: bytes, folder: Path) -> None:
-    kept = keep_fields(data)
+    kept = keep_fields(data, FIELDS)
     package_links(parse_packages(kept))
     parse_packages(data)
     parse_descriptions(data)

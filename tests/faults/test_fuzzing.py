@@ -132,7 +132,14 @@ _TRUSTED = {
         *("experiments/tune", "report/page/__init__", "report/site", "report/statistics", "settings/published"),
     },
     "what it wrote itself, verified by its manifest": {
-        *("data/check", "data/sources/debian", "model/encoders/static", "infer/predict", "experiments/sweep/results"),
+        *(
+            "data/check",
+            "data/sources/apt",
+            "data/sources/debian",
+            "model/encoders/static",
+            "infer/predict",
+            "experiments/sweep/results",
+        ),
     },
     "JSON that it made in memory, as the key of a cache": {
         "plan/build",
