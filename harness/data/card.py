@@ -84,7 +84,7 @@ class DatasetCard(Strict):
     title: str
     summary: str
     version: Annotated[int, Field(ge=1)] = 1
-    source: Literal["repository", "jsonl", "pydocs", "debian", "synthetic"]
+    source: Literal["repository", "jsonl", "pydocs", "debian", "wordnet", "synthetic"]
     text: Recipe = "title"
     """Fields of a `trn.json.gz` row that make its text; for data built here, short or long text."""
     label_text: Recipe | None = None
@@ -112,7 +112,7 @@ class DatasetCard(Strict):
     @property
     def built_here(self) -> bool:
         """Whether the data is built on this machine instead of being downloaded."""
-        return self.source in ("pydocs", "debian", "synthetic")
+        return self.source not in ("repository", "jsonl")
 
     @property
     def recipe_of_labels(self) -> Recipe:

@@ -49,6 +49,7 @@ for _name, _target, _summary in (
     ("jsonl", "jsonl:JsonlSource", "a user's folder of JSON lines"),
     ("pydocs", "pydocs:PydocsSource", "See Also sections of installed Python libraries"),
     ("debian", "debian:DebianSource", "package relations from apt metadata"),
+    ("wordnet", "wordnet:WordnetSource", "related synsets of WordNet"),
     ("synthetic", "synthetic:SyntheticSource", "generated, any size"),
 ):
     SOURCES.register(_name, f"harness.data.sources.{_target}", _summary)

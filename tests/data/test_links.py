@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from harness.data.prepare import DatasetWriter
-from harness.data.sources.links import Links, in_train, one_line, split_links, write_linked
+from harness.data.sources.links import Links, in_train, one_line, one_way_across_splits, split_links, write_linked
 from harness.errors import DataError
 
 Pairs = set[tuple[str, str]]
@@ -58,6 +58,31 @@ def test_split_equals_its_definition(pairs: list[tuple[str, str]]) -> None:
     assert split.mutual_test_pairs == len(reverse & test)
     for matrix in split.matrices.values():
         assert set(matrix.data.tolist()) <= {1.0}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(names, names), max_size=80))
+def test_one_way_across_splits_leaves_nothing_mutual(pairs: list[tuple[str, str]]) -> None:
+    """Of mutual pairs across the splits one direction stays, the same whatever else is there; all else stays."""
+    found = one_way_across_splits(make_links(pairs))
+    kept = {(found.names[a], found.names[b]) for a, b in zip(found.source, found.target, strict=True)}
+    for a, b in set(pairs):
+        if is_train(a) != is_train(b) and (b, a) in pairs:
+            alone = one_way_across_splits(make_links([(a, b), (b, a)]))
+            assert kept & {(a, b), (b, a)} == {(alone.names[alone.source[0]], alone.names[alone.target[0]])}
+        else:
+            assert (a, b) in kept
+    assert kept <= set(pairs)
+    assert split_links(found).mutual_test_pairs == 0
+
+
+def test_one_way_across_splits_halves_the_pairs() -> None:
+    pairs = [(f"left-{i}", f"right-{i}") for i in range(4000)]
+    found = one_way_across_splits(make_links([*pairs, *((b, a) for a, b in pairs)]))
+    trains = in_train(found.names)
+    across = trains[found.source] != trains[found.target]
+    to_train = trains[found.source[across]]
+    assert abs(to_train.mean() - 0.5) < 5 * 0.5 / len(to_train) ** 0.5
 
 
 def test_split_is_seventy_to_thirty_and_an_added_item_moves_no_other() -> None:

@@ -4,7 +4,9 @@ repository    files of the Extreme Classification Repository (label files: spars
 jsonl         a user's folder of JSON lines, and its import
 pydocs        See Also sections of installed libraries (their objects: docwalk)
 debian        package relations of a Debian release
+wordnet       related synsets of WordNet
 synthetic     generated, any size
 
-`lines` reads text files in chunks for the first two, `links` makes rows, labels and filter pairs for the next two.
+`lines` reads text files in chunks for the first two; `apt` fetches what comes from Debian; `links` makes rows, labels
+and filter pairs of items that link to each other.
 """

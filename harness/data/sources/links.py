@@ -1,6 +1,6 @@
-"""Building rows, labels and filter pairs from items that link to other items; shared by `pydocs` and `debian`.
+"""Building rows, labels and filter pairs from items that link to other items, such as packages.
 
-An item (a Python object, a Debian package) is a document, and also a label if a train row links to it:
+An item is a document, and also a label if a train row links to it:
 
     train = {i : hash(name_i) < 0.70}                        adding an item leaves the split of others as it is
     labels = {j : some train row i has i -> j}, rows = {i : i still links to a label}
@@ -76,6 +76,24 @@ def without_frequent_targets(links: Links, share: float) -> tuple[Links, list[st
     keep = ~frequent[links.target]
     dropped = [links.names[item] for item in np.flatnonzero(frequent)]
     return Links(links.names, links.source[keep], links.target[keep]), dropped
+
+
+def one_way_across_splits(links: Links) -> Links:
+    """Drop one of the links i -> j and j -> i, by a hash of both names, if one item is in train and the other in test.
+
+    For relations that hold both ways: train would otherwise tell every such test pair. If i -> j stays in train, the
+    test pair (j, i) is filtered; if j -> i stays in test, train does not know of it.
+    """
+    items = len(links.names)
+    pairs = np.unique(links.source * items + links.target)
+    source, target = np.divmod(pairs, items)
+    trains = in_train(links.names)
+    mutual = np.flatnonzero((trains[source] != trains[target]) & np.isin(target * items + source, pairs))
+    ends = ((links.names[low], links.names[high]) for low, high in np.sort([source[mutual], target[mutual]], axis=0).T)
+    to_train = [hashlib.sha256("\0".join(pair).encode("utf-8", "replace")).digest()[0] % 2 == 0 for pair in ends]
+    keep = np.ones(len(pairs), bool)
+    keep[mutual] = trains[source[mutual]] == np.array(to_train, bool)
+    return Links(links.names, source[keep], target[keep])
 
 
 def split_links(links: Links) -> Split:
