@@ -50,6 +50,7 @@ for _name, _target, _summary in (
     ("pydocs", "pydocs:PydocsSource", "See Also sections of installed Python libraries"),
     ("debian", "debian:DebianSource", "package relations from apt metadata"),
     ("wordnet", "wordnet:WordnetSource", "related synsets of WordNet"),
+    ("manpages", "manpages:ManpagesSource", "SEE ALSO sections of manual pages"),
     ("synthetic", "synthetic:SyntheticSource", "generated, any size"),
 ):
     SOURCES.register(_name, f"harness.data.sources.{_target}", _summary)

@@ -20,7 +20,16 @@ LF = {
     "lf-wikititles-500k": (1_813_391, None, 501_070, 17.15, 4.74, 3.10, 0.5, 0.4, 32),
     "lf-wikipedia-500k": (1_813_391, 783_743, 501_070, None, 4.77, None, 0.5, 0.4, 256),
 }
-BUILT = {"lf-pydocs", "lf-pydocstitles", "lf-debian", "lf-debiantitles", "lf-wordnet", "synthetic"}
+BUILT = {
+    "lf-pydocs",
+    "lf-pydocstitles",
+    "lf-debian",
+    "lf-debiantitles",
+    "lf-wordnet",
+    "lf-manpages",
+    "lf-manpagestitles",
+    "synthetic",
+}
 
 # |Q_B| as the papers print it
 PUBLISHED_BATCH = {

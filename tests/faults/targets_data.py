@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import shutil
 import tarfile
 import zipfile
@@ -17,12 +18,15 @@ from harness.data.archive import Limits, archive_kind, check_compressed, unpack
 from harness.data.card import CARD_FOLDER, DatasetCard, load_card, read_card
 from harness.data.download import UnusableLink, _confirmation, refuse_page
 from harness.data.prepare import DatasetWriter, Source, load_prepared, prepared_folders
-from harness.data.sources.apt import keep_fields
+from harness.data.sources import apt
+from harness.data.sources.apt import PackedFile, keep_fields
 from harness.data.sources.debian import FIELDS, package_links, parse_descriptions, parse_packages
 from harness.data.sources.jsonl import JsonlSource, import_folder
+from harness.data.sources.manpages import Library
 from harness.data.sources.pydocs import plain_text, split_docstring, summary_line, words
 from harness.data.sources.repository import RepositorySource
 from harness.data.sources.sparse_text import read_filter, read_labels
+from harness.data.sources.wordnet import parse_synsets, related
 from harness.errors import DataError
 from harness.infer.predict import read_labels as read_new_labels
 from harness.infer.predict import read_texts
@@ -31,6 +35,7 @@ from harness.report.collect import collect
 from harness.report.explorer.predictions import open_prepared
 from tests.faults.judge import Form, Target, may_refuse, put
 from tests.faults.world import chosen, numbered, world
+from tests.support.fake_apt import packed
 
 _SPARSE = [
     b"3 4\n0:1 2:1.0\n\n3:1\n",
@@ -183,11 +188,41 @@ _DOCSTRINGS = [
 ]
 
 
+_PACKAGE = packed({"usr/share/man/man1/a.1": b".SH NAME\n", "usr/b": "../c"}, {"usr/d": "usr/share/man/man1/a.1"})
+_MANUAL = [
+    b".TH A 1\n.SH NAME\na \\- a \\fBpage\\fP\n.TS\ntab(:);\nl l.\nx:T{\ny\nT}\n.TE\n.SH SEE ALSO\n.BR b (1), C::D\n",
+    b".Dd May\n.Sh NAME\n.Nm a\n.Nd page\n.ie n \\{\\\n. ds x \\(co\n.\\}\n.el .B no\n\\*x\n"
+    b".Sh SEE ALSO\n.Xr b 1 ,\n.Fl v Ns Ar x\n",
+    b".so man1/b.1\n",
+]
+_SYNSETS = b"""  1 licence
+00000001 03 n 02 hot_dog 0 frank 1 002 @ 00000002 n 0000 ;c 00000003 n 0000 | a sausage; "two hot dogs"
+00000002 03 n 01 meat 0 000 | food
+"""
+
+
 def _read_packages(data: bytes, folder: Path) -> None:
     kept = keep_fields(data, FIELDS)
     package_links(parse_packages(kept))
     parse_packages(data)
     parse_descriptions(data)
+
+
+def _read_package_file(data: bytes, folder: Path) -> None:
+    """The archive inside a package, as dpkg-deb prints it."""
+    (folder / "small.tar").write_bytes(data)
+    with mock.patch.object(apt, "run", lambda *arguments: Path(arguments[-1]).read_bytes()):
+        apt.packed_files(folder / "small.tar", re.compile(".*"))
+
+
+def _read_page_of_a_manual(data: bytes, folder: Path) -> None:
+    library = Library()
+    library.add("small", {"usr/share/man/man1/a.1": PackedFile(data), "usr/share/man/man1/b.1.gz": PackedFile(data)})
+    library.links()
+
+
+def _read_synsets(data: bytes, folder: Path) -> None:
+    related(sorted(parse_synsets(data, "data.noun")))
 
 
 def _read_docstring(data: bytes, folder: Path) -> None:
@@ -262,6 +297,11 @@ TARGETS = (
     Target(
         "apt", _read_packages, lambda: [_PACKAGES, _TRANSLATION], "text", (b"Package: ", b"Description: ", b"\n .\n")
     ),
+    Target("package", _read_package_file, lambda: [_PACKAGE]),
+    Target(
+        "manual-page", _read_page_of_a_manual, lambda: _MANUAL, "text", (b"\n.if n ", b"\n.TS\n", b"\\*a", b"\n.ds a ")
+    ),
+    Target("synsets", _read_synsets, lambda: [_SYNSETS], "lines"),
     Target("docstring", _read_docstring, lambda: _DOCSTRINGS, "text", (b"See Also\n---\n", b"\n----\n", b"`", b":a:`")),
     Target("predict-texts", _read_predicted("t.txt", read_texts), lambda: [b"one\ntwo\r\n", b"\xef\xbb\xbfx"], "text"),
     Target("predict-rows", _read_predicted("t.jsonl", read_texts), lambda: [_OWN["train.jsonl"]], "lines"),
