@@ -84,7 +84,7 @@ class DatasetCard(Strict):
     title: str
     summary: str
     version: Annotated[int, Field(ge=1)] = 1
-    source: Literal["repository", "jsonl", "pydocs", "debian", "wordnet", "manpages", "synthetic"]
+    source: Literal["repository", "jsonl", "pydocs", "debian", "wordnet", "manpages", "debtags", "synthetic"]
     text: Recipe = "title"
     """Fields of a `trn.json.gz` row that make its text; for data built here, short or long text."""
     label_text: Recipe | None = None

@@ -51,6 +51,7 @@ for _name, _target, _summary in (
     ("debian", "debian:DebianSource", "package relations from apt metadata"),
     ("wordnet", "wordnet:WordnetSource", "related synsets of WordNet"),
     ("manpages", "manpages:ManpagesSource", "SEE ALSO sections of manual pages"),
+    ("debtags", "debtags:DebtagsSource", "tags of Debian packages"),
     ("synthetic", "synthetic:SyntheticSource", "generated, any size"),
 ):
     SOURCES.register(_name, f"harness.data.sources.{_target}", _summary)

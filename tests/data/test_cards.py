@@ -28,6 +28,7 @@ BUILT = {
     "lf-wordnet",
     "lf-manpages",
     "lf-manpagestitles",
+    "lf-debtags",
     "synthetic",
 }
 

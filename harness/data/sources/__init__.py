@@ -5,6 +5,7 @@ jsonl         a user's folder of JSON lines, and its import
 pydocs        See Also sections of installed libraries (their objects: docwalk)
 debian        package relations of a Debian release
 wordnet       related synsets of WordNet
+debtags       tags of Debian packages
 manpages      SEE ALSO sections of manual pages (their text: roff)
 synthetic     generated, any size
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import DataError, MissingDataError, UserError
-from harness.io.files import build_once, sha256_json
+from harness.io.files import build_once, sha256_json, write_json
 
 PACKAGES = "packages.txt"
 DESCRIPTIONS = "descriptions.txt"
@@ -201,13 +201,16 @@ def _targets(created_by: str, form: str, options: dict[str, str] | None = None) 
     return [line for line in out.decode("utf-8", "replace").split("\n") if line]
 
 
-def packages(folder: Path, name: str, wanted: Sequence[str]) -> tuple[dict[str, Path], dict[str, Any]]:
+def packages(
+    folder: Path, name: str, wanted: Sequence[str], *, optional: bool = False
+) -> tuple[dict[str, Path], dict[str, Any]]:
     """Download packages of the release if they are not there yet; nothing is installed.
 
     Args:
         folder: Folder of the copies.
         name: First part of the name of the folder inside, which ends with a hash of `wanted`.
         wanted: Names of packages. Those that the release does not have are left out.
+        optional: Accept a release that has none of them.
 
     Returns:
         The .deb file of each package, in the order of `wanted`, and the manifest of the folder: `versions` by package,
@@ -223,11 +226,12 @@ def packages(folder: Path, name: str, wanted: Sequence[str]) -> tuple[dict[str, 
             offered.setdefault(package, version)
         versions = {package: offered[package] for package in wanted if offered.get(package)}
         absent = [package for package in wanted if package not in versions]
-        if not versions:
+        if not (versions or optional):
             raise MissingDataError(f"{', '.join(releases)} has none of the packages {', '.join(wanted)}. {_INSTEAD}")
         chosen = [f"{package}={version}" for package, version in versions.items()]
         try:
-            run("apt-get", _DOWNLOAD, "download", *chosen, folder=temporary, seconds=_DOWNLOAD_SECONDS)
+            if chosen:
+                run("apt-get", _DOWNLOAD, "download", *chosen, folder=temporary, seconds=_DOWNLOAD_SECONDS)
         except UserError as error:
             others = f" and {len(chosen) - 1} others" if len(chosen) > 1 else ""
             raise MissingDataError(
@@ -236,6 +240,7 @@ def packages(folder: Path, name: str, wanted: Sequence[str]) -> tuple[dict[str, 
             ) from error
         for package in versions:
             _deb_file(temporary, package)
+        write_json(temporary / "versions.json", versions)
         return {"releases": releases, "versions": versions, "absent": absent}
 
     manifest = build_once(place, download)

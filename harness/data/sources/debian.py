@@ -28,6 +28,7 @@ _RELATIONS = ("Depends", "Pre-Depends", "Recommends", "Suggests", "Enhances")
 FIELDS = ("Package", "Architecture", *_RELATIONS, "Description", "Description-md5")
 
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9+.-]*"
+_TAG = re.compile(r"([a-z][a-z0-9-]*)::(?:\{([^}]*)\}|([^\s,{}]+))")
 _NAMED = re.compile(rb"(?:^|[,|])\s*(" + _NAME + rb")")
 
 
@@ -44,6 +45,10 @@ class Package:
     """MD5 that identifies the long description in the translation index."""
     names: list[str]
     """Packages that its relation fields name, in order, with duplicates and virtual packages."""
+    source: str
+    """Name of the source package that it was built from."""
+    tags: list[str]
+    """Its tags, in order."""
 
 
 class DebianSource:
@@ -61,14 +66,24 @@ class DebianSource:
         versions = {**manifest["releases"], "package index": manifest["files"][apt.PACKAGES]["sha256"][:16]}
         packages = parse_packages((folder / "packages" / apt.PACKAGES).read_bytes())
         links, counts = package_links(packages)
-        titles = [one_line(f"{package.name}: {package.summary}") for package in packages]
+        titles = short_texts(packages)
         texts = titles
         if card.text == "title+content":
-            bodies = parse_descriptions(apt.descriptions(folder))
-            found = [package.body or bodies.get(package.md5, "") for package in packages]
-            texts = [one_line(f"{title} {body}") for title, body in zip(titles, found, strict=True)]
-            counts["packages_without_long_text"] = found.count("")
+            texts, counts["packages_without_long_text"] = long_texts(packages, folder)
         return {"versions": versions, **counts, **write_linked(writer, links, texts, titles)}
+
+
+def short_texts(packages: list[Package]) -> list[str]:
+    """Return name and one-line description of every package."""
+    return [one_line(f"{package.name}: {package.summary}") for package in packages]
+
+
+def long_texts(packages: list[Package], folder: Path) -> tuple[list[str], int]:
+    """Return name and full description of every package, and the number of packages without a long one."""
+    bodies = parse_descriptions(apt.descriptions(folder))
+    found = [package.body or bodies.get(package.md5, "") for package in packages]
+    texts = [one_line(f"{title} {body}") for title, body in zip(short_texts(packages), found, strict=True)]
+    return texts, found.count("")
 
 
 def parse_packages(index: bytes) -> list[Package]:
@@ -87,12 +102,25 @@ def _package(name: bytes, fields: dict[bytes, bytes]) -> Package:
     summary, _, body = fields[b"Description"].decode("utf-8", "replace").partition("\n")
     relations = b",".join(fields.get(field.encode(), b"") for field in _RELATIONS)
     md5 = fields.get(b"Description-md5", b"").strip()
-    return Package(name.decode("ascii"), summary, _paragraphs(body), md5, named_packages(relations))
+    own = name.decode("ascii")
+    source = fields.get(b"Source", b"").decode("ascii", "replace").split()[:1]
+    tags = fields.get(b"Tag", b"").decode("ascii", "replace")
+    return Package(
+        own, summary, _paragraphs(body), md5, named_packages(relations), "".join(source) or own, named_tags(tags)
+    )
 
 
 def named_packages(relations: bytes) -> list[str]:
     """Return the package names in a relation field: a, b and c for `a (>= 1) | b:any, c`."""
     return [name.decode("ascii") for name in _NAMED.findall(relations)]
+
+
+def named_tags(field: str) -> list[str]:
+    """Return the tags in a Tag field; `works-with::{text,image}` are two."""
+    found = []
+    for facet, several, one in _TAG.findall(field):
+        found += [f"{facet}::{name.strip()}" for name in (several.split(",") if several else [one]) if name.strip()]
+    return list(dict.fromkeys(found))
 
 
 def parse_descriptions(index: bytes) -> dict[bytes, str]:
