@@ -111,8 +111,8 @@ def _hub() -> Finding:
 
 def _apt() -> Finding:
     if shutil.which("apt-cache") is None:
-        return Finding("apt metadata", "note", "no apt here: lf-debian and lf-debiantitles cannot be built", "")
-    return Finding("apt metadata", "ok", "lf-debian and lf-debiantitles can be built")
+        return Finding("apt metadata", "note", "no apt here: data sets of Debian packages cannot be built", "")
+    return Finding("apt metadata", "ok", "data sets of Debian packages can be built")
 
 
 def _workspace() -> Finding:
