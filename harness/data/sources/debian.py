@@ -28,7 +28,7 @@ _RELATIONS = ("Depends", "Pre-Depends", "Recommends", "Suggests", "Enhances")
 FIELDS = ("Package", "Architecture", *_RELATIONS, "Description", "Description-md5")
 
 _NAME = rb"[A-Za-z0-9][A-Za-z0-9+.-]*"
-_TAG = re.compile(r"([a-z][a-z0-9-]*)::(?:\{([^}]*)\}|([^\s,{}]+))")
+_TAG = re.compile(r"([a-z][a-z0-9-]*)::(?:\{([^{}]*)\}|([^\s,{}]+))")
 _NAMED = re.compile(rb"(?:^|[,|])\s*(" + _NAME + rb")")
 
 

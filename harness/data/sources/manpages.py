@@ -61,7 +61,7 @@ _NAME = re.compile(r"NAMES?:?", re.IGNORECASE)
 _SEE_ALSO = re.compile(r"SEE[ _-]*ALSO:?", re.IGNORECASE)
 _DASH = re.compile(r"\s*(?:-{1,3}|\u2013|\u2014)(?:\s+|$)")
 _REFERENCE = re.compile(
-    r"(?<![\w.:+/-])(?:(?P<name>\d*[A-Za-z_\[][\w.:+@\[-]*) ?\((?P<section>[1-9ln][A-Za-z]\w{0,8}|[1-9ln])\)"
+    r"(?<![\w.:+/@\[-])(?:(?P<name>\d*[A-Za-z_\[][\w.:+@\[-]*) ?\((?P<section>[1-9ln][A-Za-z]\w{0,8}|[1-9ln])\)"
     r"|(?P<module>\w+(?:::\w+)+|perl\w+)(?![\w:(]))"
 )
 _COUNTED = {

@@ -49,16 +49,16 @@ _STRINGS = {
     **{"Le": "<=", "Ge": ">=", "Ba": "|", "Am": "&"},
 }
 r"""Strings of macro packages, `\*x`, `\*(xx` or `\*[xx]`; a page can define more (`.ds`)."""
-_LONGEST_STRING, _LONGEST_LINE = 100, 20_000
-"""Lengths at which a string and a line are cut, which no page of a human reaches."""
+_LONGEST_STRING, _LONGEST_REQUEST, _LONGEST_LINE = 100, 4_000, 20_000
+"""Lengths at which a string, a request and a line of text are cut; no page that is meant to be read reaches them."""
 
 _ESCAPE = re.compile(
     r"\\(?:(?P<comment>[\"#].*)"
-    r"|\*(?:\((?P<string2>..)|\[(?P<string>[^\]]*)\]|(?P<string1>.))"
-    r"|\((?P<two>..)|\[(?P<long>[^\]]*)\]|C'(?P<named>[^']*)'"
-    r"|[fFgkmMnVY](?:\(..|\[[^\]]*\]|[+-]?.)"
-    r"|s(?:\(..|\[[^\]]*\]|'[^']*'|[+-]?(?:[1-3]\d|\d))"
-    r"|[AbBDhHlLNoRSvwxXZ]'[^']*'"
+    r"|\*(?:\((?P<string2>..)|\[(?P<string>[^\]]{0,99})\]|(?P<string1>.))"
+    r"|\((?P<two>..)|\[(?P<long>[^\]]{0,99})\]|C'(?P<named>[^']{0,99})'"
+    r"|[fFgkmMnVY](?:\(..|\[[^\]]{0,99}\]|[+-]?.)"
+    r"|s(?:\(..|\[[^\]]{0,99}\]|'[^']{0,99}'|[+-]?(?:[1-3]\d|\d))"
+    r"|[AbBDhHlLNoRSvwxXZ]'[^']{0,99}'"
     r"|(?P<other>.?))"
 )
 _PLAIN = {" ": " ", "~": " ", "0": " ", "t": " ", "e": "\\", "\\": "\\", **{mark: mark for mark in "-'`._+"}}
@@ -139,7 +139,7 @@ class _Reader:
                 yield heading_follows, self._text(line)
                 heading_follows = False
                 continue
-            request = _REQUEST.fullmatch(_COMMENT.sub("", line).replace("\\}", ""))
+            request = _REQUEST.fullmatch(_COMMENT.sub("", line[:_LONGEST_REQUEST]).replace("\\}", ""))
             if not request:
                 continue
             name, rest = request.groups()
