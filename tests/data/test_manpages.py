@@ -124,6 +124,7 @@ def test_bad_pages_are_counted_and_left_out() -> None:
     library = library_of(
         {
             "man1/no_name.1": b".SH DESCRIPTION\nA page without a name.\n",
+            "man1/no_word.1": b".SH NAME\n\\-\n",
             "man1/empty.1": b"",
             "man1/no_gzip.1.gz": b"#! not compressed",
             "man1/cut.1.gz": gzip.compress(page("cut", body="long " * 1000))[:60],
@@ -135,12 +136,14 @@ def test_bad_pages_are_counted_and_left_out() -> None:
     assert [found.title for found in library.pages] == ["latin: makes caf\u00e9", "odd page: \U0001f642"]
     library.links()
     names = ("pages_without_name", "pages_unreadable", "pages_in_latin_1", "references_to_itself")
-    assert [library.counts[name] for name in names] == [1, 4, 1, 1]
+    assert [library.counts[name] for name in names] == [2, 4, 1, 1]
 
 
 def test_pages_of_one_name_in_two_packages_are_two() -> None:
     library = library_of({"man1/x.1": page("x", purpose="first")}, {"man1/x.1": page("x", purpose="second")})
     assert [found.id for found in library.pages] == ["x(1)", "x(1) of package-1"]
+    alike = library_of({f"man{i}/x.1": page("x", purpose=f"number {i}") for i in range(1, 5)})
+    assert len({found.id for found in alike.pages}) == len(alike.pages) == 4
 
 
 def card(name: str = "small", text: str = "title") -> DatasetCard:

@@ -97,6 +97,7 @@ class Place:
     """Place of its package in the list of packages."""
     section: str
     page: int
+    """Index of the page."""
 
 
 class ManpagesSource:
@@ -150,7 +151,7 @@ class Library:
             if target:
                 around = "" if file.link else _ROOT if "/" in target else posixpath.dirname(path)
                 target_of[place] = posixpath.normpath(posixpath.join(around, target)).removesuffix(".gz")
-            elif source and (page := self._page(place, package, source)) is not None:
+            elif source and (page := self._page(path, package, source)) is not None:
                 page_at[place] = page
         for place in target_of:
             end, steps = place, 0
@@ -183,27 +184,26 @@ class Library:
             self.counts["pages_in_latin_1"] += 1
             return content.decode("latin-1")
 
-    def _page(self, place: str, package: str, source: str) -> int | None:
+    def _page(self, path: str, package: str, source: str) -> int | None:
         """Return the index of the page with this source, added if it is new; None if it has no NAME section."""
         key = hashlib.sha256(source.encode()).digest()
         if key in self._known:
             self.counts["files_of_equal_content"] += 1
             return self._known[key]
         sections = roff.sections(source)
-        title = " ".join(section.text for section in sections if _NAME.fullmatch(section.heading))
+        title = _title(" ".join(section.text for section in sections if _NAME.fullmatch(section.heading)))
         if not title:
             self.counts["pages_without_name"] += 1
             return None
-        name, _, part = posixpath.basename(place).rpartition(".")
-        own = f"{name}({part})"
-        if own in self._ids:
-            own = f"{own} of {package}"
+        name, _, part = posixpath.basename(path.removesuffix(".gz")).rpartition(".")
+        ids = (f"{name}({part})", f"{name}({part}) of {package}", f"{path} of {package}")
+        own = next(one for one in ids if one not in self._ids)
         others = [section for section in sections if not _NAME.fullmatch(section.heading)]
         related = " ".join(section.text for section in others if _SEE_ALSO.fullmatch(section.heading))
         text = " ".join(section.text for section in others if not _SEE_ALSO.fullmatch(section.heading))
         self._ids.add(own)
         self._known[key] = len(self.pages)
-        self.pages.append(Page(own, self._packages, _title(title), _without_references(text), named_pages(related)))
+        self.pages.append(Page(own, self._packages, title, _without_references(text), named_pages(related)))
         return self._known[key]
 
     def links(self) -> tuple[Links, list[str], list[str]]:
@@ -247,10 +247,11 @@ def named_pages(text: str) -> list[tuple[str, str]]:
 
 
 def _without_references(text: str) -> str:
-    """Return a text without references such as printf(3): they are ids of labels, and would tell its answer."""
+    """Return a text without references such as printf(3): they are ids of labels, and would tell the answer."""
     return one_line(_REFERENCE.sub(lambda match: match[0] if match["module"] else "", text))
 
 
 def _title(name: str) -> str:
-    """Return `open, creat: open a file` for a NAME section `open, creat(2) - open a file`."""
-    return one_line(_DASH.sub(": ", _REFERENCE.sub(lambda match: match["name"] or match[0], name), count=1))
+    """Return `open, creat: open a file` for a NAME section `open, creat(2) - open a file`; empty if it has no word."""
+    title = one_line(_DASH.sub(": ", _REFERENCE.sub(lambda match: match["name"] or match[0], name), count=1))
+    return title if re.search(r"\w", title) else ""
