@@ -21,6 +21,7 @@ from harness.data.prepare import DatasetWriter, Source, load_prepared, prepared_
 from harness.data.sources import apt
 from harness.data.sources.apt import PackedFile, keep_fields
 from harness.data.sources.debian import FIELDS, package_links, parse_descriptions, parse_packages
+from harness.data.sources.debtags import parse_vocabulary
 from harness.data.sources.jsonl import JsonlSource, import_folder
 from harness.data.sources.manpages import Library
 from harness.data.sources.pydocs import plain_text, split_docstring, summary_line, words
@@ -181,6 +182,8 @@ Package: gpgv
 Description: GNU privacy guard
 """
 _TRANSLATION = b"Package: apt\nDescription-md5: 9fb97a88\nDescription-en: manager\n A text\n .\n and more.\n\n"
+_VOCABULARY = b"Facet: role\nDescription: Role\n\nTag: role::program\nDescription: Program\n Executable.\n"
+
 _DOCSTRINGS = [
     b"dot(a, b, out=None)\n\nDot product.\n\nSee Also\n--------\nnumpy.vdot : complex\ntensordot, einsum\n    Sums.\n",
     b"Return.\n\n    Parameters\n    ----------\n    x : array\n\n    See also\n    --------\n    :func:`~numpy.dot`, "
@@ -206,6 +209,7 @@ def _read_packages(data: bytes, folder: Path) -> None:
     package_links(parse_packages(kept))
     parse_packages(data)
     parse_descriptions(data)
+    parse_vocabulary(data)
 
 
 def _read_package_file(data: bytes, folder: Path) -> None:
@@ -295,7 +299,11 @@ TARGETS = (
     Target("archive", _read_archive, _archives),
     Target("download-page", _read_page, lambda: [_PAGE], "text", (b'action="', b"http://[", b"//", b"<form id=")),
     Target(
-        "apt", _read_packages, lambda: [_PACKAGES, _TRANSLATION], "text", (b"Package: ", b"Description: ", b"\n .\n")
+        "apt",
+        _read_packages,
+        lambda: [_PACKAGES, _TRANSLATION, _VOCABULARY],
+        "text",
+        (b"Package: ", b"Description: ", b"\n .\n"),
     ),
     Target("package", _read_package_file, lambda: [_PACKAGE]),
     Target(
