@@ -1,9 +1,11 @@
 """The pipeline: one run from a config to a record, in ten steps."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.data import load
+from harness.errors import Terminated
 from harness.index import check_backend
 from harness.machine.device import choose_device
 from harness.metrics import METRIC_VERSION
@@ -19,6 +21,15 @@ from harness.settings.resolve import resolve
 from harness.settings.schema import RunConfig
 from harness.tracking import make_tracker
 from harness.train.evaluation import Evaluator, Rows, label_weights
+from harness.train.fusion import (
+    Choice,
+    earlier_choice,
+    logged_choice,
+    origins_before,
+    recorded_choice,
+    run_before,
+    with_weight,
+)
 from harness.train.inputs import (
     augmented,
     text_length,
@@ -59,6 +70,9 @@ def run(
 ) -> RunRecord:
     """Run one method on one dataset; return the record that was also written to the run folder.
 
+    A run whose scorer `fused` has no weight yet, nor validation rows to choose it on, has another run before it that
+    chooses the weight, see `harness.train.fusion`.
+
     Steps 1 to 4 are where a user's mistake shows (a wrong name, missing data); then the run folder is opened.
 
     Args:
@@ -70,9 +84,12 @@ def run(
         parent: The bench or sweep that the run belongs to, `GroupLog.parent` of `harness.runs.log`.
         on_validation: Called after every validation; may raise `Pruned` to end the run.
     """
-    watch, tracker = Stopwatch(), make_tracker(track)
     if earlier is not None:
         earlier.require_settings(recorded(config))
+    choice = logged_choice(earlier) if earlier else None
+    if choice is None and (first := run_before(config)) is not None:
+        choice = _chosen_before(first, origins or {}, out, track, parent)
+    watch, tracker = Stopwatch(), make_tracker(track)
     # 1  the method, and 2  the device
     method, device = load_method(config.method), choose_device(config.device)
 
@@ -93,6 +110,8 @@ def run(
     with open_run(metadata, origins or {}, tracker, out, earlier) as run_log:
         watch.lap("open_tracking")
 
+        if choice is not None:
+            run_log.event("fused", choice=choice.model_dump())
         if config.evaluate == "test":
             warn_of_repeated_texts(dataset, run_log.warn)
         warn_of_validation_rows(len(held), validation_count(config, len(kept) + len(held)), run_log.warn)
@@ -111,6 +130,7 @@ def run(
         evaluator = Evaluator(config, dataset, label_weights(dataset), tokens.labels, device)
         validation = Rows(tokens.train.take(held), dataset.train[held], dataset.train_filter[held], "validation rows")
         training = train(parts, run_log, config, evaluator, validation, on_validation)
+        parts, fused = with_weight(parts, evaluator, validation, choice)
         watch.lap("train")
 
         # 9  vectors and search, filter pairs masked before ranking
@@ -119,5 +139,30 @@ def run(
         watch.lap("score")
 
         # 10 predictions, model, record
-        run_log.complete(finish(run_log, parts, scored, training, dataset, config, inputs, watch))
+        run_log.complete(finish(run_log, parts, scored, training | fused, dataset, config, inputs, watch))
     return run_log.record
+
+
+def _chosen_before(
+    first: RunConfig, origins: dict[str, str], out: Path | None, track: str, parent: dict[str, Any] | None
+) -> Choice:
+    """Return the weight of scorer `fused` from the run with settings `first`; that run is done now if it is not yet."""
+    found = earlier_choice(first, out)
+    if isinstance(found, Choice):
+        _say(f"scorer fused: weight {found.weight:.3f} from run {found.run}, which chose it by {found.metric}")
+        return found
+    how = f"goes on with run {found.folder.name}, which" if found else "begins with a training of its own, which"
+    _say(f"scorer fused: {how} chooses the weight on validation rows; the training on all rows follows")
+    try:
+        record = run(first, origins=origins_before(origins), out=out, track=track, earlier=found, parent=parent)
+    except (KeyboardInterrupt, Terminated):
+        _say("or give the same command again: it takes up that run, and then trains on all rows")
+        raise
+    chosen = recorded_choice(record)
+    assert chosen is not None
+    _say(f"scorer fused: weight {chosen.weight:.3f}, the best {chosen.metric} on {chosen.rows:,} validation rows")
+    return chosen
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)  # noqa: T201

@@ -5,15 +5,16 @@
     classifier    Psi starts as the label vectors; all positives of the batch, the hardest of them against the hardest
                   negatives
 
-Scores: `de` is the encoder (NGAME's Phi), `clf` the classifier (Psi), `concat` the sum of both cosines. Where this
-differs from the reference code on purpose: a negative that violates no margin has no weight in the softmax over
-violators (there it has e^0); queries are encoded anew before they are clustered (there vectors are left over from
-training, dropout included); two HNSW graphs and a decision tree that merges them are an exact search of the sum.
+Scores: `de` is the encoder (NGAME's Phi), `clf` the classifier (Psi), `concat` the sum of both cosines, `fused` a
+weighted one. Where this differs from the reference code on purpose: a negative that violates no margin has no weight in
+the softmax over violators (there it has e^0); queries are encoded anew before they are clustered (there vectors are
+left over from training, dropout included); two HNSW graphs and a decision tree that merges them are an exact search of
+the sum.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.settings.method import Inputs, Method, Parts
 from harness.settings.parameters import (
@@ -28,8 +29,10 @@ from harness.settings.parameters import (
     PooledSettings,
     Positive,
     Schedule,
+    Share,
     Steps,
     TableOptimiser,
+    fused_alone,
 )
 
 if TYPE_CHECKING:
@@ -91,14 +94,18 @@ class Params(EncoderParams, AdamTableSettings):
     """Like `warmup_epochs`, for the classifier."""
     classifier_warmup_steps: Steps | None = None
     """Warm-up of the classifier in steps; null: `classifier_warmup_epochs` counts."""
-    scorer: Literal["clf", "de", "concat"] = "clf"
-    """Scorer whose numbers the run reports: clf (Psi), de (the encoder, Phi) or concat."""
+    scorer: Literal["clf", "de", "concat", "fused"] = "clf"
+    """Scorer whose numbers the run reports: clf (Psi), de (the encoder, Phi), concat, or fused (only if named)."""
+    fused_weight: Share | None = None
+    """Weight w of the dual encoder in scorer fused, w de + (1 - w) clf; null: chosen on validation rows."""
+
+    _fused_alone = model_validator(mode="after")(fused_alone)
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
     """Build encoder and classifier, which are trained one after the other."""
     from harness.model.heads import Classifier, PlainHead, TwoHeads
-    from harness.model.scoring import TwoHeadScoring
+    from harness.model.scoring import TwoHeadScoring, measured
     from harness.train.tables import table_options
 
     encoder, labels = inputs.encoder, inputs.train.shape[1]
@@ -108,9 +115,9 @@ def build(inputs: Inputs, params: Params) -> Parts:
         **table_options(params),
     )
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
-    scorers = (params.scorer, *(scorer for scorer in SCORERS if scorer != params.scorer))
+    scorers = measured(params.scorer, SCORERS)
     return Parts(
-        TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens),
+        TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens, params.fused_weight),
         model,
         lambda: (encoder_stage(inputs, params, model), classifier_stage(inputs, params, model, classifier)),
     )

@@ -2,15 +2,15 @@
 
 Encoder and table Psi [L, D] learn together from binary cross entropy summed over every query of a batch and every
 label, `harness.train.objectives.ova`; no negative is ever sampled. Scores: `clf` is <f(x), Psi_l>, `de` the encoder
-alone. An encoder trained as in the first module of `ngame` (`warm_epochs`) and label texts as further train rows
-(`augment`) are the paper's start. Where this differs from the reference code on purpose: filter pairs are no negatives,
-targets may be soft, and the reported model is not chosen on the test rows. A `bottleneck` W [D, E] makes Psi [L, D]
-smaller than the encoder's vectors are wide: the score is <W f(x), Psi_l>.
+alone, a cosine; `concat` and `fused` add the two. An encoder trained as in the first module of `ngame` (`warm_epochs`)
+and label texts as further train rows (`augment`) are the paper's start. Where this differs from the reference code on
+purpose: filter pairs are no negatives, targets may be soft, and the reported model is not chosen on the test rows. A
+`bottleneck` W [D, E] makes Psi [L, D] smaller than the encoder's vectors are wide: the score is <W f(x), Psi_l>.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.settings.method import Inputs, Method, Parts
 from harness.settings.parameters import (
@@ -22,9 +22,11 @@ from harness.settings.parameters import (
     NotNegative,
     OptimSettings,
     Positive,
+    Share,
     Steps,
     TableSettings,
     Undecayed,
+    fused_alone,
 )
 from methods.ngame import EncoderParams, encoder_stage
 
@@ -73,6 +75,12 @@ class Params(OptimSettings, TableSettings):
     """Learning rate of the first stage; null: the encoder's default."""
     warm_warmup_steps: Steps | None = None
     """Warm-up of the first stage in steps; null: one epoch."""
+    scorer: Literal["clf", "de", "concat", "fused"] = "clf"
+    """Scorer whose numbers the run reports; clf and de are always measured, concat and fused only if named here."""
+    fused_weight: Share | None = None
+    """Weight w of the dual encoder in scorer fused, w de + (1 - w) clf; null: chosen on validation rows."""
+
+    _fused_alone = model_validator(mode="after")(fused_alone)
 
 
 def build(inputs: Inputs, params: Params) -> Parts:
@@ -81,7 +89,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
     from torch import nn
 
     from harness.model.heads import Classifier, PlainHead, TwoHeads, start_bottleneck
-    from harness.model.scoring import TwoHeadScoring
+    from harness.model.scoring import TwoHeadScoring, measured
     from harness.seeds import stream_seed
     from harness.train.tables import table_options
 
@@ -96,7 +104,8 @@ def build(inputs: Inputs, params: Params) -> Parts:
     if isinstance(classifier.projection, nn.Linear):
         start_bottleneck(classifier.projection, torch.Generator().manual_seed(stream_seed(inputs.seed, "init", 1)))
     model = TwoHeads(encoder, PlainHead(normalise=True), classifier).to(inputs.device)
-    scoring = TwoHeadScoring(model, SCORERS, inputs.device, inputs.batch_tokens)
+    scorers = measured(params.scorer, SCORERS)
+    scoring = TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens, params.fused_weight)
     return Parts(scoring, model, lambda: stages(inputs, params, model, classifier))
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from harness.settings.method import Inputs, Method, Parts
-from harness.settings.parameters import AdamTableSettings, ClassifierLossSettings, Count, Dropout, Positive, Steps
+from harness.settings.parameters import (
+    AdamTableSettings,
+    ClassifierLossSettings,
+    Count,
+    Dropout,
+    Positive,
+    Share,
+    Steps,
+    fused_alone,
+)
 from methods.depsl import Params as DualEncoderParams
 
 if TYPE_CHECKING:
@@ -33,8 +42,12 @@ class Params(DualEncoderParams, ClassifierLossSettings, AdamTableSettings):
     """Extra positives per query for the classifier alone (POS-CLF)."""
     lr_classifier: Positive | None = None
     """Learning rate of Psi; null: the encoder's default, 1e-3 for a transformer (papers)."""
-    scorer: Literal["concat", "de", "clf"] = "concat"
-    """Scorer whose numbers the run reports; all three are measured."""
+    scorer: Literal["concat", "de", "clf", "fused"] = "concat"
+    """Scorer whose numbers the run reports; concat, de and clf are always measured, fused only if named here."""
+    fused_weight: Share | None = None
+    """Weight w of the dual encoder in scorer fused, w de + (1 - w) clf; null: chosen on validation rows."""
+
+    _fused_alone = model_validator(mode="after")(fused_alone)
 
     @model_validator(mode="after")
     def _two_halves(self) -> "Params":
@@ -49,7 +62,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
     from torch import nn
 
     from harness.model.heads import Classifier, TwoHeads, start_projection
-    from harness.model.scoring import TwoHeadScoring
+    from harness.model.scoring import TwoHeadScoring, measured
     from harness.seeds import stream_seed
     from harness.train.assembly import groups_of, pooled_stage, retrieval_head
     from harness.train.optim import Group
@@ -71,7 +84,6 @@ def build(inputs: Inputs, params: Params) -> Parts:
     start_projection(classifier.projection, params.init_heads, generator)
     head = retrieval_head(inputs, dim, params.dropout, params.init_heads)
     model = TwoHeads(encoder, head, classifier).to(inputs.device)
-    scorers = (params.scorer, *(scorer for scorer in SCORERS if scorer != params.scorer))
 
     def stages() -> "tuple[Stage, ...]":
         lr_heads = params.lr_heads or encoder.learning_rates.heads
@@ -87,7 +99,9 @@ def build(inputs: Inputs, params: Params) -> Parts:
         )
         return (stage,)
 
-    return Parts(TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens), model, stages)
+    scorers = measured(params.scorer, SCORERS)
+    scoring = TwoHeadScoring(model, scorers, inputs.device, inputs.batch_tokens, params.fused_weight)
+    return Parts(scoring, model, stages)
 
 
 METHOD = Method(Params, build)

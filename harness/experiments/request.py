@@ -1,11 +1,9 @@
-"""Arguments that bench and sweep share: `--set`, and the weights of an encoder."""
+"""Arguments that bench and sweep share: `--set`."""
 
 from collections.abc import Mapping
 
 from harness.errors import UserError
-from harness.model import is_folder
 from harness.settings.layers import Layer, parse_override
-from harness.settings.schema import RunConfig
 
 
 def override_layer(text: str, command: str, options: Mapping[str, str], evaluate: str, method: str = "") -> Layer:
@@ -24,12 +22,3 @@ def override_layer(text: str, command: str, options: Mapping[str, str], evaluate
     if "evaluate" in values:
         raise UserError(f"--set {text}: {evaluate}")
     return Layer(f"--set {text}", values)
-
-
-def encoder_weights(config: RunConfig) -> str | None:
-    """Return the hash of a model folder's files; None for an encoder that is given by name."""
-    if not is_folder(config.encoder):
-        return None
-    from harness.model.encoders.pretrained import find
-
-    return find(config.encoder, pooling=config.encoder_options.get("pooling")).identity

@@ -99,9 +99,12 @@ def config_of(record: RunRecord, changes: dict[str, Any]) -> RunConfig:
     """Return the config of a run, checked again, with `changes` for this machine: paths and device."""
     refuse_places(f"the record of run {record.run_id}", record.config)
     method = load_method(record.config["method"])
+    fused = record.training.get("fused")
+    chosen = {"params": {"fused_weight": fused.get("weight") if isinstance(fused, dict) else fused}} if fused else {}
     layers = [
         Layer("before", before(record.config)),
         Layer(f"run {record.run_id}", record.config),
+        Layer(f"run {record.run_id}, training.fused", chosen),
         Layer("given", changes),
     ]
     return resolve_layers(layers, method.params)[0]

@@ -23,6 +23,15 @@ def folders_in(encoder: str, options: dict[str, Any]) -> dict[str, str]:
     return {key: value for key, value in named.items() if isinstance(value, str) and is_folder(value)}
 
 
+def encoder_weights(config: RunConfig) -> str | None:
+    """Return the hash of a model folder's files; None for an encoder that is given by name."""
+    if not is_folder(config.encoder):
+        return None
+    from harness.model.encoders.pretrained import find
+
+    return find(config.encoder, pooling=config.encoder_options.get("pooling")).identity
+
+
 def remember_folders(config: RunConfig, identity: str) -> None:
     """Write down where the model folders of an encoder are; nothing if its settings name none.
 

@@ -8,6 +8,7 @@ clf      N(Phi_C(x))           .  N(Psi_l)            the papers' UniDEC is trai
                                                      `plain-dot`) is not scaled
 concat   [Phi_D(x), clf(x)]    .  [Phi_D(z_l), clf(l)]        = the sum of both scores, one search; with `plain-dot`
                                                      of a cosine and a dot product, each before its temperature
+fused    [w Phi_D(x), (1-w) clf(x)]  .  the same      = w de + (1-w) clf; `harness.train.fusion` chooses w
 """
 
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from harness.model.encoders.encoder import NORM_FLOOR, Encoder, encode
 from harness.model.heads import Classifier, TwoHeads
 
 Vectors = dict[str, NDArray[np.float32]]
+FUSED = "fused"
+
+
+def measured(reported: str, usual: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the scorers of a run: the reported one, then the method's usual ones, and `concat` beside `fused`."""
+    return tuple(dict.fromkeys((reported, *usual, *(("concat",) if reported == FUSED else ()))))
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,8 @@ class TwoHeadScoring:
     scorers: tuple[str, ...]
     device: str
     batch_tokens: int
+    fused_weight: float | None = None
+    """Weight of `de` in scorer `fused`; None if there is no such scorer, or its weight is yet to be chosen."""
     text_scorer = "de"
 
     def query_vectors(self, tokens: Ragged, scorers: tuple[str, ...]) -> Vectors:
@@ -43,7 +52,10 @@ class TwoHeadScoring:
             parts["de"] = projected(self.model.retrieval, encoded, self.device)
         if _needs(scorers, "clf"):
             parts["clf"] = self._searched(projected(self._classifier, encoded, self.device))
-        return _joined(parts, scorers)
+        vectors = _joined(parts, scorers)
+        if FUSED in scorers:
+            vectors[FUSED] = self._weighted(vectors[FUSED], parts["de"].shape[1])
+        return vectors
 
     def label_vectors(self, tokens: Ragged, scorers: tuple[str, ...]) -> Vectors:
         """Return label vectors [L, D] by scorer."""
@@ -59,6 +71,14 @@ class TwoHeadScoring:
         if self.model.classifier is None:
             raise UserError("this model has no classifier; score with its dual encoder: scorer=de")
         return self.model.classifier
+
+    def _weighted(self, both: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+        """Return query vectors [n, D] of both heads with their weights; the first `width` columns are those of `de`."""
+        if self.fused_weight is None:
+            raise UserError("the weight of scorer fused was not chosen; run anew, or set fused_weight")
+        weights = np.full(both.shape[1], 1 - self.fused_weight, np.float32)
+        weights[:width] = self.fused_weight
+        return both * weights
 
     def _searched(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         return normalised(vectors) if self._classifier.searched == "cosine" else vectors
@@ -101,12 +121,13 @@ class FrozenEncoder:
 
 
 def _needs(scorers: tuple[str, ...], part: str) -> bool:
-    return part in scorers or "concat" in scorers
+    return part in scorers or "concat" in scorers or FUSED in scorers
 
 
 def _joined(parts: Vectors, scorers: tuple[str, ...]) -> Vectors:
-    if "concat" in scorers:
-        parts["concat"] = np.concatenate([parts["de"], parts["clf"]], axis=1)
+    """Return the vectors [n, D] of each scorer; those of `concat` and `fused` are one array, without weights."""
+    if "concat" in scorers or FUSED in scorers:
+        parts["concat"] = parts[FUSED] = np.concatenate([parts["de"], parts["clf"]], axis=1)
     return {scorer: parts[scorer] for scorer in scorers}
 
 

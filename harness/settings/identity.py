@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from harness.errors import UserError
 from harness.io.files import sha256_json
+from harness.settings.catalogue import ENCODERS
 from harness.settings.layers import Flat
 from harness.settings.layers import flat as flat
 from harness.settings.method import load_method
@@ -83,6 +84,15 @@ def key(
     return sha256_json([decisive(config), names, data, metric_version, encoder_identity])
 
 
+def key_of(config: Mapping[str, Any], dataset: Mapping[str, Any], metric_version: int, identity: str | None) -> str:
+    """Return `key` of a recorded run; `identity` is the hash of its encoder's weights, whatever its name.
+
+    It counts for a model folder alone, because a folder is recorded by its last name and other weights may lie in
+    another one of that name.
+    """
+    return key(config, dataset, metric_version, None if config["encoder"] in ENCODERS else identity)
+
+
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return one line per difference between two nested settings, with dotted keys; empty groups are ignored."""
     lines = []
@@ -108,10 +118,18 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _idle(settings: Flat) -> set[str]:
-    """Return the settings without effect: of augmentation or validation if there is none."""
+    """Return the settings without effect: of augmentation or validation if there is none.
+
+    Without validation rows of its own, a run that has the weight of scorer `fused` chosen depends on how they are
+    drawn and judged in the run that chooses it.
+    """
     unused = [("augment_options.", settings.get("augment", "none") == "none")]
     unused.append(("validation.", not settings.get("validation.size")))
-    return {key for key in settings for prefix, idle in unused if idle and key.startswith(prefix)} - {"validation.size"}
+    chooses = settings.get("params.scorer") == "fused" and settings.get("params.fused_weight", 0) is None
+    used = {"validation.size"} | (
+        {f"validation.{name}" for name in ("draw", "equal_texts", "metric")} if chooses else set()
+    )
+    return {key for key in settings for prefix, idle in unused if idle and key.startswith(prefix)} - used
 
 
 @cache

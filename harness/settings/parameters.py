@@ -5,7 +5,7 @@ another default declares the field again; without a string below it, the documen
 `harness ls parameters --method NAME` prints what a method has in the end.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -158,6 +158,13 @@ class ClassifierLossSettings(Settings):
         if self.loss_classifier == "bce" and self.bce_weight:
             raise ValueError("bce_weight adds the loss that loss_classifier already is; set bce_weight to 0")
         return self
+
+
+def fused_alone(params: Any) -> Any:
+    """Raise if the weight of scorer `fused` is set although another scorer is reported; a pydantic validator."""
+    if params.fused_weight is not None and params.scorer != "fused":
+        raise ValueError(f"fused_weight is the weight of scorer fused, but the scorer is {params.scorer}; set both")
+    return params
 
 
 class TextSettings(Settings):

@@ -10,7 +10,7 @@ is computed. A model without steps is fitted in one go instead.
 import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from torch import nn
 from harness.batching import LabelPool, LabelSpace
 from harness.errors import Terminated
 from harness.machine.memory import device_memory, keep_freed_memory, peak_memory_gib
+from harness.model.scoring import FUSED, TwoHeadScoring
 from harness.runs.log import RunLog
 from harness.settings.method import Parts
 from harness.settings.schema import CheckpointSettings, RunConfig, ValidationSettings
@@ -28,6 +29,7 @@ from harness.train.display import Display
 from harness.train.epoch import averages, warnings
 from harness.train.evaluation import Evaluator, Rows
 from harness.train.fit import fit
+from harness.train.fusion import choose, weight_is_open
 from harness.train.interrupt import StepBoundary
 from harness.train.out_of_memory import backward
 from harness.train.prefetch import batches_ahead
@@ -46,6 +48,8 @@ def train(
 
     def validation_scores(scorer: str | None) -> dict[str, float]:
         scorer = scorer or parts.scoring.scorers[0]
+        if scorer == FUSED and weight_is_open(parts.scoring):  # judged by the best weight of this epoch
+            return choose(cast(TwoHeadScoring, parts.scoring), evaluator, validation)[1]
         return evaluator.score(parts.scoring, validation, (scorer,))[scorer].metrics
 
     validate = validation_scores if len(validation.tokens) else None

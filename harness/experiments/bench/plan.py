@@ -11,12 +11,13 @@ from harness.data import load
 from harness.data.prepare import resolve
 from harness.errors import MissingDataError, UserError, unknown_name
 from harness.experiments.bench import Cell, Request
-from harness.experiments.bench.store import key_of
-from harness.experiments.request import encoder_weights, override_layer
+from harness.experiments.request import override_layer
 from harness.machine.device import choose_device
 from harness.model import check_encoder
+from harness.model.folders import encoder_weights
 from harness.run import resolve_config
 from harness.runs.metadata import describe, recorded
+from harness.settings.identity import key_of
 from harness.settings.layers import Layer, comma_list, merge, route_parameters
 from harness.settings.method import load_method, methods
 from harness.settings.schema import RunConfig

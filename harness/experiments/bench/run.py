@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from harness.errors import Terminated, UserError
 from harness.experiments.bench import METRICS, Cell, Request, State, log_path
-from harness.experiments.bench.store import Found, RunStore, key_of
+from harness.experiments.bench.store import Found, RunStore
 from harness.experiments.display import RUNNING, Alike, Display, Row
 from harness.experiments.jobs import REFUSED, Job, Runner, Work, why_ended
 from harness.io.files import write_json, write_text
@@ -39,6 +39,7 @@ from harness.report.tables import render
 from harness.runs.log import GroupLog
 from harness.runs.metadata import recorded, recorded_name, recorded_setting
 from harness.runs.record import RunRecord
+from harness.settings.identity import key_of
 from harness.tracking import make_tracker
 from harness.tracking.uploader import wait_for
 

@@ -11,23 +11,12 @@ from typing import Any
 from harness.errors import UserError
 from harness.experiments.bench import Cell
 from harness.io.printable import printable
-from harness.model import ENCODERS
 from harness.report.results import results_folder, stored_records
 from harness.runs.events import first_event
 from harness.runs.lock import held_by_another
 from harness.runs.metadata import recorded
 from harness.runs.record import RunRecord, read_record, resumable_at
-from harness.settings.identity import fixed, key
-
-
-def key_of(config: dict[str, Any], dataset: dict[str, Any], metric_version: int, identity: str | None) -> str:
-    """Return the hash of all that decides a run's result; runs with equal keys are the same run.
-
-    `config` and `dataset` are as recorded. `identity` is the hash of the encoder's weights. It counts for a model
-    folder alone, because a folder is recorded by its last name and other weights may lie in another one of that name.
-    """
-    weights = None if config["encoder"] in ENCODERS else identity
-    return key(config, dataset, metric_version, weights)
+from harness.settings.identity import fixed, key_of
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from harness import metrics
 from harness.data import Dataset, load
 from harness.data.prepare import resolve
 from harness.errors import UserError, unknown_name
-from harness.experiments.request import encoder_weights, override_layer
+from harness.experiments.request import override_layer
 from harness.experiments.sweep import PRUNERS, SAMPLERS, Plan, Request, Timing, study_folder
 from harness.experiments.sweep.space import Space, default_names, parse_over, settings_of, starts, to_json
 from harness.experiments.sweep.study import storage_address
 from harness.io.files import checked_name
 from harness.machine.device import choose_device
+from harness.model.folders import encoder_weights
 from harness.run import resolve_config
 from harness.runs.metadata import describe, recorded, recorded_name
 from harness.settings.identity import marked
