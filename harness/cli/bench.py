@@ -180,7 +180,16 @@ def _show_plan(bench: _Bench, as_json: bool) -> None:
         columns = ["method", "dataset", "encoder", "seed", "status", "run"]
         cells = [[*(str(row[name]) for name in columns[:-1]), row["run_id"] or row["reason"] or ""] for row in rows]
         print_table(title, columns, cells, numeric=["seed"])
+    from harness.train.fusion import run_before
+
     say(f"nothing was run; without --dry-run {counts['missing'] + counts['resumable']} would be")
+    missing = [
+        state for state, row in zip(bench.states, rows, strict=True) if row["status"] in ("missing", "resumable")
+    ]
+    if twice := sum(run_before(state.cell.config) is not None for state in missing):
+        say(
+            f"{twice} of them train twice, unless a run on validation rows has chosen the weight of scorer fused already"
+        )
 
 
 def _show_rows(title: str, rows: "list[Planned]", statuses: dict[str, str]) -> None:

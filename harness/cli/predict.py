@@ -43,7 +43,7 @@ def predict(
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Labels per text.")] = 5,
     scorer: Annotated[
-        str | None, typer.Option(help="concat, de or clf, where the method has them. Default: the run's own.")
+        str | None, typer.Option(help="concat, de, clf or fused, where the method has them. Default: the run's own.")
     ] = None,
     dataset: DatasetPlace = None,
     encoder: EncoderPlace = None,

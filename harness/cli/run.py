@@ -46,6 +46,7 @@ def run(
         harness run --dataset ./tickets/              (a folder of your own JSON lines)
         harness run --method unidec-thesis --set epochs=50 --set beta=2
         harness run --set validation.size=0.1 --set validation.patience=3     (early stopping)
+        harness run --set scorer=fused                (both heads, weighed by a first training on validation rows)
         harness run --published thesis-2.2/unidec/lf-amazon-131k              (a row of a paper, its settings)
         harness run --resume RUN                      (go on after Ctrl-C, a kill or a power cut)
     """
@@ -54,6 +55,7 @@ def run(
     from harness.runs.record import is_trial, runs_folder
     from harness.runs.resume import find_earlier
     from harness.settings.published import layer, published_row
+    from harness.train.fusion import goes_before
 
     if resume is not None and (config or published):
         option = "--config" if config else "--published"
@@ -86,6 +88,8 @@ def run(
         if not out:
             say('try it      python -m harness predict --run last --text "your text"')
         say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+    elif record.training.get("fused") and goes_before(record.config):
+        say("next        the command that this run was begun by: it takes this weight and trains on all rows")
     if published:
         _show_published(published)
 
@@ -143,6 +147,10 @@ def _show_course(record: "RunRecord") -> None:
         best = f", best epoch {training['best_epoch']}" if "best_epoch" in training else ""
         resumed = f", resumed {len(record.resumed)} times" if record.resumed else ""
         say(f"{done} in {training['seconds']:.1f} s{best}{resumed}")
+    if fused := record.training.get("fused"):
+        where = f"by run {fused['run']}" if fused["run"] else "here"
+        found = f"{fused['metric']} {fused['value']:.2f} on {fused['rows']:,} validation rows"
+        say(f"fused: {fused['weight']:.3f} de + {1 - fused['weight']:.3f} clf, chosen {where}: {found}")
     slowest = sorted(record.timings.items(), key=lambda item: -item[1])[:4]
     spent = ", ".join(f"{name} {seconds:.1f}" for name, seconds in slowest)
     say(f"{record.seconds:.1f} s ({spent}), peak memory {record.peak_memory_gib:.2f} GiB")

@@ -42,7 +42,7 @@ class TuningRow(Settings):
     row: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     label: str
     method: str
-    scorer: Literal["concat", "de", "clf"] | None = None
+    scorer: Literal["concat", "de", "clf", "fused"] | None = None
     """Scorer whose figures the row shows; the method's own if None."""
     settings: dict[str, Any] = Field(default={})
     """Settings that all trials and runs of the row have."""

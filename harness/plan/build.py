@@ -30,6 +30,7 @@ from harness.model.encoders.pretrained import ARCHITECTURES, DEFAULT_MAX_LEN, Mo
 from harness.model.encoders.static import Distilled, TokenEncoder
 from harness.model.encoders.transformer import quiet_library, wrap
 from harness.model.heads import Classifier, RetrievalHead, TwoHeads
+from harness.model.scoring import FUSED
 from harness.model.tables import RowTable
 from harness.plan.data import DataSizes, stand_in
 from harness.plan.trace import FAKE, HOST, Calls, Cost, Trace, as_on, half_copies, replayed
@@ -264,7 +265,8 @@ class Built:
         head = getattr(model, "retrieval", None)
         de = head.projection.out_features if isinstance(head, RetrievalHead) else wide
         table = self.classifier.table.weight.shape[1] if self.classifier else 0
-        return {scorer: {"clf": table, "concat": de + table}.get(scorer, de) for scorer in self.parts.scoring.scorers}
+        both = {"clf": table, "concat": de + table, FUSED: de + table}
+        return {scorer: both.get(scorer, de) for scorer in self.parts.scoring.scorers}
 
     @property
     def classifier(self) -> Classifier | None:

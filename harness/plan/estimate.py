@@ -22,6 +22,7 @@ from harness.data.card import find_card
 from harness.errors import UserError
 from harness.index.exact import working_bytes
 from harness.model.encoders.encoder import GROUPING
+from harness.model.scoring import FUSED
 from harness.plan.build import Built, built, options_of, planned_encoder
 from harness.plan.data import DataSizes, data_sizes
 from harness.plan.devices import Target
@@ -30,6 +31,7 @@ from harness.run import resolve_config
 from harness.settings.layers import Layer
 from harness.train import Stage
 from harness.train.checkpoint.saver import SHARE_OF_FREE
+from harness.train.fusion import SHARE, run_before
 from harness.train.objectives.frozen import ClassifierOnly
 from harness.train.tables import START_BLOCK
 
@@ -276,8 +278,10 @@ class Plan:
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of all epochs and the evaluation."""
-        return sum(stage.epochs * stage.epoch for stage in self.stage_times) + self.evaluation_seconds
+        """Seconds of all epochs and the evaluation, and of the training that goes before if a weight is chosen."""
+        once = sum(stage.epochs * stage.epoch for stage in self.stage_times)
+        before = 1 - SHARE if run_before(self.run.config) else 0.0
+        return once * (1 + before) + self.evaluation_seconds
 
     # Memory.
 
@@ -412,13 +416,14 @@ class Plan:
         dims, classifier = run.dims, run.classifier
         text, table = self._de * any(scorer != "clf" for scorer in scorers), 0
         copies = 0
-        if classifier is not None and set(scorers) & {"clf", "concat"}:
+        joined = {"concat", FUSED} & set(scorers)
+        if classifier is not None and (joined or "clf" in scorers):
             weight = classifier.table.weight
             table = weight.shape[1]
             read = weight.dtype != torch.float32 or (self.target.cuda and not self._apart)
             copies = table * (read + (classifier.searched == "cosine"))
-        both = dims.get("concat", 0) if "concat" in scorers else 0
-        kept, query_kept = text + min(copies, table) + both, text + table + both
+        both = max((dims[scorer] for scorer in joined), default=0)  # label vectors of the two are one array
+        kept, query_kept = text + min(copies, table) + both, text + table + both * len(joined)
         results = rows * (8 * run.config.search.k + 8 * _METRICS * len(run.config.ks)) * len(scorers)
         name = "vectors of the evaluation"
         moments = [
@@ -523,7 +528,13 @@ def make_plan(method: str, dataset: str, layers: list[Layer], target: Target) ->
     encoder, note = planned_encoder(config.encoder, options_of(config))
     data = data_sizes(card, config, encoder)
     run = built(config, data, target.kind, data.labels)
-    return Plan(method, card.name, run, target, (note,) if note else ())
+    notes = [note] if note else []
+    if run_before(config):
+        notes.append(
+            f"two trainings: one on {1 - SHARE:.0%} of the train rows chooses the weight of scorer fused, unless it is "
+            "done already; the time in all has both, and each leaves a run folder"
+        )
+    return Plan(method, card.name, run, target, tuple(notes))
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class PublishedRow(Strict):
     dataset: str
     method: str | None
     """A method or preset of this harness; None if there is none, see `absent`."""
-    scorer: Literal["concat", "de", "clf"] | None = None
+    scorer: Literal["concat", "de", "clf", "fused"] | None = None
     """Scorer of the method that the figures belong to; None for its first."""
     settings: dict[str, Any] = Field(default={})
     """Published settings of run and method; they override those of the method and the card."""

@@ -175,8 +175,15 @@ def run_before(config: RunConfig) -> RunConfig | None:
     chooses = params.get("scorer") == FUSED and params.get("fused_weight", 0.0) is None
     if not chooses or config.evaluate == "validation" or config.validation.size:
         return None
+    if config.validation.patience is not None:
+        raise UserError("validation.patience needs rows to judge by; set validation.size, for example 0.1")
     validation = config.validation.model_copy(update={"size": SHARE, "every_epochs": _ONCE})
     return config.model_copy(update={"evaluate": "validation", "validation": validation})
+
+
+def goes_before(config: dict[str, Any]) -> bool:
+    """Return whether recorded settings are those of a run that chooses the weight for the run after it."""
+    return config["evaluate"] == "validation" and config["validation"]["every_epochs"] == _ONCE
 
 
 def origins_before(origins: dict[str, str]) -> dict[str, str]:

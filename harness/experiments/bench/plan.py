@@ -21,6 +21,7 @@ from harness.settings.identity import key_of
 from harness.settings.layers import Layer, comma_list, merge, route_parameters
 from harness.settings.method import load_method, methods
 from harness.settings.schema import RunConfig
+from harness.train.fusion import run_before
 from harness.train.inputs import validation_split
 
 _OWN_OPTIONS = {"method": "--methods", "dataset": "--datasets", "seed": "--seeds"}
@@ -126,6 +127,7 @@ def resolved(wanted: list[Wanted], seeds: list[int], faults: Faults) -> tuple[li
         try:
             loaded = load_once(dataset, use_filter=config.filter)
             validation_split(loaded, config)
+            validation_split(loaded, run_before(config) or config)
             described[place] = describe(loaded, config) | {"weights": encoder_weights(config)}
         except MissingDataError as error:  # the message is long, and `data check` prints it
             first = str(error).splitlines()[0]
