@@ -187,9 +187,7 @@ def _show_plan(bench: _Bench, as_json: bool) -> None:
         state for state, row in zip(bench.states, rows, strict=True) if row["status"] in ("missing", "resumable")
     ]
     if twice := sum(run_before(state.cell.config) is not None for state in missing):
-        say(
-            f"{twice} of them train twice, unless a run on validation rows has chosen the weight of scorer fused already"
-        )
+        say(f"{twice} of them train twice, unless a run on validation rows has chosen the weight of fused already")
 
 
 def _show_rows(title: str, rows: "list[Planned]", statuses: dict[str, str]) -> None:

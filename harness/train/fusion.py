@@ -183,7 +183,7 @@ def run_before(config: RunConfig) -> RunConfig | None:
 
 def goes_before(config: dict[str, Any]) -> bool:
     """Return whether recorded settings are those of a run that chooses the weight for the run after it."""
-    return config["evaluate"] == "validation" and config["validation"]["every_epochs"] == _ONCE
+    return bool(config["evaluate"] == "validation" and config["validation"]["every_epochs"] == _ONCE)
 
 
 def origins_before(origins: dict[str, str]) -> dict[str, str]:

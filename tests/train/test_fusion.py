@@ -152,7 +152,7 @@ def test_the_metric_that_the_run_names_decides() -> None:
 @pytest.mark.parametrize("equal", [True, False])
 def test_ties_go_to_the_weight_nearest_a_half(equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter(1.0 if equal or weight in (0.0, WEIGHTS[3], 1.0) else 0.5 for weight in WEIGHTS)
-    monkeypatch.setattr(fusion.metrics, "evaluate", lambda *_: dict.fromkeys(("P@1", "P@3"), next(values)))
+    monkeypatch.setattr("harness.metrics.evaluate", lambda *_: dict.fromkeys(("P@1", "P@3"), next(values)))
     scoring: Any = type(
         "Scoring", (), {n: lambda *_: {"de": np.eye(2), "clf": np.eye(2)} for n in ("label_vectors", "query_vectors")}
     )
