@@ -252,8 +252,10 @@ def _found(
 ) -> tuple[dict[str, Any], str] | None:
     """Return the settings of a row and where they come from; None while its search has not ended."""
     row = next((one for one in tuning.rows if one.row == row.shares), row)
+    # the weight of scorer fused is chosen on validation rows in the final run, too
+    judged = {"validation": {"metric": tuning.objectives[0]}} if row.settings.get("scorer") == "fused" else {}
     if not row.over:
-        return dict(row.settings), row.untuned or "nothing to search"
+        return {**row.settings, **judged}, row.untuned or "nothing to search"
     study = ended(tuning, row, dataset, studies)
     best = study.chosen if study else None
     if study is None or best is None:
@@ -261,7 +263,10 @@ def _found(
     drawn = _rounded(best.params, _ranges(row.over, row.method))
     values = ", ".join(f"{name} {value:.2f}" for name, value in best.values.items())
     chosen = f"trial {best.number + 1} of {tuning.budget(dataset)}; on validation rows {values}"
-    layers = (Layer("row", row.settings), Layer("drawn", settings_of(drawn, _ranges(row.over, row.method))))
+    layers = (
+        Layer("row", {**row.settings, **judged}),
+        Layer("drawn", settings_of(drawn, _ranges(row.over, row.method))),
+    )
     return merge(layers)[0], chosen
 
 

@@ -100,6 +100,8 @@ class PublishedRow(Strict):
             raise ValueError(f"row {self.row!r}: give either a method, or say under `absent` why there is none")
         if self.method is None and (self.settings or self.scorer or self.nearest or self.elsewhere is not None):
             raise ValueError(f"row {self.row!r} has no method, so it has no settings, scorer or nearest either")
+        if self.scorer == "fused" and {**self.settings, **self.settings.get("params", {})}.get("scorer") != "fused":
+            raise ValueError(f"row {self.row!r}: fused is measured only by a run that reports it; set scorer: fused")
         read = [column for column in self.unreadable if self.results.get(column) is not None]
         if read:
             raise ValueError(f"row {self.row!r}: {', '.join(read)}: a figure that cannot be read is null")

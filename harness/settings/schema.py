@@ -54,7 +54,7 @@ class ValidationSettings(Settings):
     equal_texts: Literal["together", "any"] = "together"
     """Rows with texts equal but for case, accents and blanks; together: all are drawn or none; any: as it comes."""
     metric: str = "P@1"
-    """Metric on the validation rows by which the best epoch is chosen; larger is better."""
+    """Metric on validation rows that chooses the best epoch, and the weight of scorer `fused`; larger is better."""
     every_epochs: Annotated[int, Field(ge=1)] = 1
     """Epochs from one validation to the next."""
     patience: Annotated[int, Field(ge=1)] | None = None

@@ -118,3 +118,21 @@ def test_differences_are_listed_field_by_field() -> None:
     ]
     assert differences({"a": {"b": 1}}, {"a": 5}) == ['a: {"b": 1} -> 5']
     assert differences({"ks": (1, 3), "options": {}, "x": math.nan}, {"ks": [1, 3], "x": math.nan}) == []
+
+
+@pytest.mark.parametrize("method", ["unidec", "unidec-thesis", "unidec-v1", "ngame", "renee"])
+def test_records_from_before_scorer_fused_are_the_same_runs(method: str) -> None:
+    now = config(method)
+    added = {"fused_weight", *(["scorer"] if method == "renee" else [])}
+    old = {**now, "params": {name: value for name, value in now["params"].items() if name not in added}}
+    assert key_of(old) == key_of(now)
+    assert fixed(old) == fixed(now)
+
+
+def test_how_validation_rows_are_drawn_and_judged_counts_where_they_choose_a_weight() -> None:
+    for changes in ({"metric": "P@3"}, {"draw": "any"}, {"equal_texts": "any"}):
+        assert key_of(config(scorer="fused", validation=changes)) != key_of(config(scorer="fused"))
+        for settings in ({}, {"scorer": "fused", "fused_weight": 0.5}):
+            assert key_of(config(**settings, validation=changes)) == key_of(config(**settings))
+    assert key_of(config(scorer="fused", validation={"every_epochs": 2})) == key_of(config(scorer="fused"))
+    assert key_of(config(scorer="fused")) != key_of(config(scorer="fused", fused_weight=0.5)) != key_of(config())

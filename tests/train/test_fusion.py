@@ -15,8 +15,11 @@ import harness.run
 from harness.data import Dataset, load
 from harness.data.tokens import tokenize
 from harness.errors import UserError
+from harness.experiments import sweep
 from harness.experiments.bench.plan import plan
 from harness.experiments.bench.store import RunStore
+from harness.experiments.sweep.plan import make_plan as make_sweep
+from harness.experiments.sweep.results import best_settings
 from harness.infer.export import export_run
 from harness.infer.load import load_run
 from harness.infer.predict import predict
@@ -425,3 +428,25 @@ def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> Non
     for bad in ("fused_weight=2", "scorer=fuzed"):
         assert call("run", *words, "--set", "scorer=fused", "--set", bad) == 2
         assert "error: --set" in capsys.readouterr().err
+
+
+def test_the_best_of_a_sweep_is_judged_by_its_objective(tmp_path: Path) -> None:
+    settings = ("scorer=fused", "epochs=1", "batch_size=60", "validation.draw=any")
+    wanted = sweep.Request(
+        method="unidec",
+        dataset=DATASET,
+        trials=1,
+        encoder="tiny",
+        over="beta",
+        objective="PSP@5",
+        settings=settings,
+        out=tmp_path / "out",
+        track="none",
+    )
+    made = make_sweep(wanted, sweep.Timing())
+    best = best_settings(made, {"beta": 2})
+    assert best["validation"] == {"metric": "PSP@5", "draw": "any"}
+    final = resolve_config("unidec", DATASET, [Layer("best", best)])[0]
+    before = run_before(final)
+    assert before is not None
+    assert (before.validation.metric, before.validation.draw, before.params["beta"]) == ("PSP@5", "any", 2)

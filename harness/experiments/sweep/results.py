@@ -224,6 +224,9 @@ def best_settings(plan: Plan, params: Mapping[str, Value]) -> dict[str, Any]:
     merged, _ = merge(Layer("", _parameters_apart(values)) for values in (*typed, settings_of(params, plan.space)))
     kept = {key: value for key, value in merged.items() if key not in (*_OF_TRIALS, "params")}
     parameters = {"params": merged["params"]} if merged.get("params") else {}
+    if merged.get("params", {}).get("scorer") == "fused":  # the final run chooses its weight, too
+        drawn = {key: value for key, value in merged.get("validation", {}).items() if key in ("draw", "equal_texts")}
+        kept["validation"] = {"metric": plan.objectives[0], **drawn}
     return {"method": plan.method, "dataset": plan.dataset, **kept, **parameters}
 
 
