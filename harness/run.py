@@ -1,5 +1,6 @@
 """The pipeline: one run from a config to a record, in ten steps."""
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +161,7 @@ def _chosen_before(
         raise
     chosen = recorded_choice(record)
     assert chosen is not None
+    gc.collect()  # free the memory of that training before the next one begins
     _say(f"scorer fused: weight {chosen.weight:.3f}, the best {chosen.metric} on {chosen.rows:,} validation rows")
     return chosen
 

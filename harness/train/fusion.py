@@ -12,7 +12,6 @@ No test row is read to choose. The record says what was chosen in `training.fuse
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,14 +224,16 @@ def earlier_choice(config: RunConfig, out: Path | None) -> Choice | Earlier | No
     return None
 
 
-def _runs_like(wanted: dict[str, Any], folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield folder and first event of the runs with this method, seed and rows to be scored, the newest first."""
+def _runs_like(wanted: dict[str, Any], folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return folder and first event of the runs with this method, seed and rows to be scored, the newest first."""
     names = ("method", "seed", "evaluate")
-    for log in sorted(folder.glob("*/events.jsonl"), reverse=True):
+    found = []
+    for log in folder.glob("*/events.jsonl"):
         start = first_event(log) or {}
         config = start.get("config")
         if isinstance(config, dict) and all(config.get(name) == wanted[name] for name in names):
-            yield log.parent, start
+            found.append((log.parent, start))
+    return sorted(found, key=lambda run: (str(run[1].get("started")), run[0].name), reverse=True)
 
 
 def recorded_choice(record: RunRecord) -> Choice | None:

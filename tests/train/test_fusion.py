@@ -28,6 +28,7 @@ from harness.io.files import read_json, write_json
 from harness.plan.devices import chosen_target
 from harness.plan.estimate import make_plan
 from harness.run import resolve_config, run
+from harness.runs.events import LOG, read_events
 from harness.runs.lock import run_lock
 from harness.runs.package import assemble
 from harness.runs.record import RunRecord, read_record, runs_folder
@@ -61,7 +62,8 @@ def settings(method: str = "unidec", **values: Any) -> RunConfig:
 
 
 def folders() -> list[Path]:
-    return sorted(path for path in runs_folder().iterdir() if path.is_dir())
+    """The run folders in the order in which they began; names have but the second."""
+    return sorted(runs_folder().glob("*/"), key=lambda path: read_events(path / LOG)[0]["started"])
 
 
 def as_ranked(scores: NDArray[np.float64], exclude: csr_array, k: int) -> NDArray[np.int64]:
