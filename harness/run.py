@@ -87,9 +87,10 @@ def run(
     """
     if earlier is not None:
         earlier.require_settings(recorded(config))
-    choice = logged_choice(earlier) if earlier else None
-    if choice is None and (first := run_before(config)) is not None:
-        choice = _chosen_before(first, origins or {}, out, track, parent)
+    choice = None
+    if (first := run_before(config)) is not None:
+        known = logged_choice(earlier) if earlier else None
+        choice = known or _chosen_before(first, origins or {}, out, track, parent)
     watch, tracker = Stopwatch(), make_tracker(track)
     # 1  the method, and 2  the device
     method, device = load_method(config.method), choose_device(config.device)

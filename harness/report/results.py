@@ -184,8 +184,14 @@ def machine_of(record: RunRecord) -> str:
 
 
 def own_scorer(record: RunRecord) -> str:
-    """Return the scorer whose scores are the run's metrics; empty if there is none."""
-    return next((scorer for scorer, scores in record.scorers.items() if scores == record.metrics), "")
+    """Return the scorer whose scores are the run's metrics; empty if there is none.
+
+    Of several with the same scores, as `fused` has with a weight of 0, 1/2 or 1, the one that the settings name.
+    """
+    params = record.config.get("params")
+    named = params.get("scorer") if isinstance(params, dict) else None
+    ordered = sorted(record.scorers.items(), key=lambda item: item[0] != named)
+    return next((scorer for scorer, scores in ordered if scores == record.metrics), "")
 
 
 def kept_columns(record: RunRecord) -> tuple[str, ...]:

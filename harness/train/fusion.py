@@ -14,7 +14,7 @@ No test row is read to choose. The record says what was chosen in `training.fuse
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -154,13 +154,12 @@ def with_weight(
     scoring = parts.scoring
     if not weight_is_open(scoring):
         return parts, {}
-    assert isinstance(scoring, TwoHeadScoring)
     chosen = before or choose(scoring, evaluator, validation)[0]
-    scoring = replace(scoring, fused_weight=chosen.weight)
-    return replace(parts, scoring=scoring), {"fused": chosen.model_dump()}
+    weighted = replace(scoring, fused_weight=chosen.weight)
+    return replace(parts, scoring=weighted), {"fused": chosen.model_dump()}
 
 
-def weight_is_open(scoring: Any) -> bool:
+def weight_is_open(scoring: Any) -> TypeGuard[TwoHeadScoring]:
     """Return whether a model has the scorer `fused`, but no weight for it yet."""
     return isinstance(scoring, TwoHeadScoring) and FUSED in scoring.scorers and scoring.fused_weight is None
 

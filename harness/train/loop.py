@@ -10,7 +10,7 @@ is computed. A model without steps is fitted in one go instead.
 import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from torch import nn
 from harness.batching import LabelPool, LabelSpace
 from harness.errors import Terminated
 from harness.machine.memory import device_memory, keep_freed_memory, peak_memory_gib
-from harness.model.scoring import FUSED, TwoHeadScoring
+from harness.model.scoring import FUSED
 from harness.runs.log import RunLog
 from harness.settings.method import Parts
 from harness.settings.schema import CheckpointSettings, RunConfig, ValidationSettings
@@ -49,7 +49,7 @@ def train(
     def validation_scores(scorer: str | None) -> dict[str, float]:
         scorer = scorer or parts.scoring.scorers[0]
         if scorer == FUSED and weight_is_open(parts.scoring):  # judged by the best weight of this epoch
-            return choose(cast(TwoHeadScoring, parts.scoring), evaluator, validation)[1]
+            return choose(parts.scoring, evaluator, validation)[1]
         return evaluator.score(parts.scoring, validation, (scorer,))[scorer].metrics
 
     validate = validation_scores if len(validation.tokens) else None

@@ -27,6 +27,7 @@ from harness.infer.serve import load_package
 from harness.io.files import read_json, write_json
 from harness.plan.devices import chosen_target
 from harness.plan.estimate import make_plan
+from harness.report.results import own_scorer
 from harness.run import resolve_config, run
 from harness.runs.events import LOG, read_events
 from harness.runs.lock import run_lock
@@ -175,6 +176,8 @@ def test_weights_0_and_1_and_a_half_are_the_other_scorers(method: str) -> None:
         assert set(record.scorers) == {"fused", "concat", "de", "clf"}
         assert record.scorers["fused"] == record.scorers[other] == record.metrics
         np.testing.assert_array_equal(np.load(folder / "per_row.npy"), np.load(folder / f"per_row.{other}.npy"))
+        assert own_scorer(record) == "fused"
+        assert own_scorer(record.model_copy(update={"scorers": dict(sorted(record.scorers.items()))})) == "fused"
         assert "fused" not in record.training
         trained = load_run(record.run_id)
         texts = list(trained.dataset.test_text)[:9]
