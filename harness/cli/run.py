@@ -52,10 +52,9 @@ def run(
     """
     from harness import run as pipeline
     from harness.io.files import read_json
-    from harness.runs.record import is_trial, runs_folder
+    from harness.runs.record import runs_folder
     from harness.runs.resume import find_earlier
     from harness.settings.published import layer, published_row
-    from harness.train.fusion import goes_before
 
     if resume is not None and (config or published):
         option = "--config" if config else "--published"
@@ -84,12 +83,7 @@ def run(
     show_metrics(record)
     _show_course(record)
     show_places(record, earlier.folder if earlier else runs_folder(out) / record.run_id, track)
-    if not is_trial(record.config):  # one that was scored on validation rows saved no model, and no table shows it
-        if not out:
-            say('try it      python -m harness predict --run last --text "your text"')
-        say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
-    elif record.training.get("fused") and goes_before(record.config):
-        say("next        the command that this run was begun by: it takes this weight and trains on all rows")
+    _show_next(record, out)
     if published:
         _show_published(published)
 
@@ -164,6 +158,19 @@ def show_places(record: "RunRecord", folder: Path, track: str) -> None:
     if track == "mlflow":  # a URI may hold a password, so it is not repeated
         server = tracking_uri().startswith(("http://", "https://"))
         say(f"in MLflow   {'open the server that MLFLOW_TRACKING_URI names' if server else 'python -m harness ui'}")
+
+
+def _show_next(record: "RunRecord", out: Path | None) -> None:
+    """Print what can be done with a finished run."""
+    from harness.runs.record import is_trial
+    from harness.train.fusion import goes_before
+
+    if not is_trial(record.config):  # one that was scored on validation rows saved no model, and no table shows it
+        if not out:
+            say('try it      python -m harness predict --run last --text "your text"')
+        say("compare     python -m harness report" + (f" --runs {out}" if out else ""))
+    elif record.training.get("fused") and goes_before(record.config):
+        say("next        the command that this run was begun by: it takes this weight and trains on all rows")
 
 
 def _show_published(name: str) -> None:

@@ -94,7 +94,8 @@ def fuse_runs(request: Request, *, out: Path | None = None, track: str = "mlflow
     validation = read_validation(tuned, data, inverse, config.dataset) if tuned else None
     watch.lap("read")
 
-    metadata = start_metadata(config, data, {}, config.device, metrics.METRIC_VERSION)
+    held = int(records[0].dataset.get("validation_rows") or 0)
+    metadata = start_metadata(config, data, held, {}, config.device, metrics.METRIC_VERSION)
     fusion = {"method": request.way, "runs": [_described(record) for record in records]}
     with open_run(metadata | {"parent": None, "fusion": fusion}, _origins(config), tracker, out, None) as run_log:
         watch.lap("open_tracking")

@@ -12,7 +12,6 @@ from scipy.sparse import csr_array
 from harness import metrics
 from harness.data.card import find_card
 from harness.errors import DataError, UserError
-from harness.experiments.bench.store import key_of
 from harness.index import TopK
 from harness.io.arrays import load_array
 from harness.io.files import require_listed
@@ -21,6 +20,7 @@ from harness.report.compare import Contender, Run, named_contenders
 from harness.report.results import own_scorer
 from harness.report.rows import settings_of
 from harness.runs.record import RunRecord, refuse_places
+from harness.settings.identity import key_of
 from harness.settings.schema import RunConfig
 
 IDS, SCORES = "ids.npy", "scores.npy"
