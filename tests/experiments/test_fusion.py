@@ -43,13 +43,14 @@ def runs(home_of_members: Path, workspace: Path) -> Path:
 
 
 def of(runs: Path, method: str, seed: int = 0, trial: bool = False) -> Path:
-    """The folder of a run."""
-    for folder in sorted(runs.iterdir()):
-        config = json.loads((folder / "config.json").read_text())["config"] if folder.is_dir() else {}
-        if config.get("method") == method and config["seed"] == seed:
-            if (config["evaluate"] == "validation") == trial:
-                return folder
-    raise AssertionError(f"no run of {method}")
+    """The folder of the first such run; names have but the second."""
+    found = []
+    for folder in filter(Path.is_dir, runs.iterdir()):
+        record = read_record(folder)
+        config = record.config
+        if (config["method"], config["seed"], config["evaluate"] == "validation") == (method, seed, trial):
+            found.append((record.started, folder))
+    return min(found)[1]
 
 
 def fuse(*arguments: str, capsys: pytest.CaptureFixture[str], names: str = "zeroshot,tfidf-knn") -> dict:
