@@ -38,6 +38,7 @@ from harness.runs.series import curves
 from harness.tracking.sync import run_id_of, send, sync
 from harness.train.checkpoint import load_model, verify_files
 from harness.train.checkpoint.tensorfile import read_tensors
+from harness.train.fusion import recorded_choice
 from tests.faults.judge import Target, may_refuse, put
 from tests.faults.world import chosen, copy_of_run, numbered, twin_of, world
 
@@ -58,6 +59,7 @@ def _read_record(data: bytes, folder: Path) -> None:
     RunStore(run.parent).finished()
     record = read_record(run)
     record.model_dump(mode="json")
+    recorded_choice(record)
     may_refuse(comparison, [record])
     may_refuse(lambda: config_of(finished_record(run), {"device": "cpu"}))
 

@@ -276,6 +276,7 @@ def test_a_trial_never_looks_at_test_rows_and_leaves_a_record_alone(
     record = run(
         config(evaluate="validation", validation={"size": 0.25}, epochs=3),
         track="none",
+        parent={"kind": "sweep", "id": "a-sweep"},
         on_validation=lambda epoch, scores: validated.append((epoch, scores["P@1"])),
     )
     assert set(scored) == {"validation rows"}
