@@ -1,7 +1,8 @@
 """`parabel`: balanced label trees with linear one-vs-all classifiers on TF-IDF features (Prabhu et al. 2018).
 
-Trained by the library omikuji (extra `[peers]`); see `harness.model.parabel`. It takes no seed: the same settings give
-another forest every time. Six runs on lf-pydocstitles gave P@1 from 49.8 to 51.4.
+`xr-linear` has wider, shallower trees. Trained by the library omikuji (extra `[peers]`); see `harness.model.parabel`.
+It takes no seed: the same settings give another forest every time. Six runs on lf-pydocstitles gave P@1 from 49.8 to
+51.4.
 """
 
 from typing import Annotated, Literal
@@ -21,6 +22,8 @@ class Params(TextSettings):
     """Number of trees in the forest."""
     max_leaf: Annotated[int, Field(ge=2, le=_MOST)] = 100
     """Labels of a node from which on it is split in two."""
+    branches: Literal[2, 4, 8, 16, 32, 64] = 2
+    """Children of a node: halves of halves are taken for one level; 2 as in Parabel, 16 as in XR-Linear."""
     max_depth: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most levels of a tree."""
     loss: Literal["hinge", "log"] = "hinge"
@@ -44,6 +47,7 @@ def build(inputs: Inputs, params: Params) -> Parts:
         "n_trees": params.trees,
         "min_branch_size": params.max_leaf,
         "max_depth": params.max_depth,
+        "collapse_every_n_layers": params.branches.bit_length() - 2,  # n levels into the one above: 2^(n+1) children
         "linear_loss_type": {"hinge": 0, "log": 1}[params.loss],  # as omikuji numbers them
         "linear_c": params.cost,
         "linear_weight_threshold": params.prune,

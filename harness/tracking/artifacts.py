@@ -20,7 +20,7 @@ from harness.tracking.store import reason
 
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pydantic", "safetensors", "scipy", "tokenizers", "torch", "transformers")
 """Requirements of a served model besides the harness; listed, because MLflow takes half a minute to infer them."""
-PEERS = {"parabel": ("omikuji",)}
+PEERS = dict.fromkeys(("parabel", "xr-linear"), ("omikuji",))
 """Further requirements by method."""
 _FILES = ("config.json", "record.json", LOG, "sample.json")
 

@@ -309,3 +309,19 @@ def test_soft_targets_are_taken_as_whole_ones(tmp_path: Path) -> None:
     queries = tokenize(["some words"], inputs.encoder.tokenizer, 32)
     assert isinstance(parts.scoring, Ranker)
     assert (parts.scoring.rank(queries, 5, None, "forest").ids >= 0).all()
+
+
+def test_xr_linear_has_wider_trees(tmp_path: Path) -> None:
+    """And so fewer nodes with children, which the file of a tree names one by one."""
+    nodes = []
+    for method in ("parabel", "xr-linear"):
+        wanted = config(method)
+        small = {**wanted.params, "trees": 1, "threads": 1, "max_leaf": 2}
+        fitted = parabel.build(inputs_of(wanted), parabel.Params.model_validate(small)).fitted
+        assert isinstance(fitted, Parabel)
+        fitted.fit()
+        (tmp_path / method).mkdir()
+        fitted.save(tmp_path / method)
+        (tree,) = (tmp_path / method).rglob("tree*")
+        nodes.append(tree.read_bytes().count(b"children"))
+    assert 0 < nodes[1] <= nodes[0] / 2

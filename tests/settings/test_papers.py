@@ -33,7 +33,7 @@ from harness.settings.schema import RunConfig
 from tests.support.commands import call
 
 LF = [path.stem for path in sorted(CARD_FOLDER.glob("lf-*.yaml")) if load_card(path.stem).source == "repository"]
-LIBRARY = {"parabel"}
+LIBRARY = {"parabel", "xr-linear"}
 """Methods of a paper whose code and settings are another library's."""
 PRINTED = [name for name, table in published_tables().items() if not table.own]
 ROWS = {row.name: row for name in PRINTED for row in published_table(name).rows if row.method}

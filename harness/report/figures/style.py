@@ -80,7 +80,7 @@ _FAMILIES = {
     PURPLE: ("ngame",),
     ORANGE: ("renee",),
     SKY: ("ance", "dpr"),
-    BLACK: ("parabel", "tfidf-knn", "zeroshot"),
+    BLACK: ("parabel", "tfidf-knn", "zeroshot", "xr-linear"),
 }
 _METHODS = [(colour, name) for colour, names in _FAMILIES.items() for name in names]
 _KNOWN = {
