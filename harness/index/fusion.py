@@ -9,6 +9,7 @@ Neither depends on the scale of the scores. The fused score is summed in float64
 ordered by it, equal ones by the smaller id, so the same rankings give the same bytes.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,3 +122,26 @@ def shares(parts: int, steps: int) -> NDArray[Any]:
     ways = np.indices((steps + 1,) * (parts - 1)).reshape(parts - 1, -1).T
     ways = ways[ways.sum(1) <= steps]
     return np.concatenate([ways, steps - ways.sum(1, keepdims=True)], axis=1) / steps
+
+
+def plainest(values: Sequence[float], by_row: Sequence[Floats | None], distances: Sequence[float]) -> int:
+    """Return the place of the weights to take of W that were tried: the nearest to equal ones that are level.
+
+    Level are weights whose metric is at most one standard error below the best one's, the error being that of the mean
+    difference over the rows: a few hundred rows tell little more apart.
+
+    Args:
+        values: The metric with each of them, [W].
+        by_row: Its value for every row [n] with each; None for a metric of the whole set, where the best counts.
+        distances: How far each is from equal weights, [W].
+    """
+    best = max(range(len(values)), key=lambda place: (values[place], -distances[place]))
+
+    def level(place: int) -> bool:
+        mine, other = by_row[place], by_row[best]
+        if mine is None or other is None or len(mine) < 2:
+            return values[place] == values[best]
+        behind = other - mine
+        return bool(behind.mean() <= behind.std(ddof=1) / math.sqrt(len(behind)))
+
+    return min(filter(level, range(len(values))), key=lambda place: (distances[place], -values[place]))

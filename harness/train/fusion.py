@@ -1,7 +1,7 @@
 """The weight of scorer `fused`: score(x, l) = w de(x, l) + (1 - w) clf(x, l), with w chosen on validation rows.
 
 The odds w / (1 - w) tried are 0, infinity and the powers of sqrt(2) from 1/8 to 32. Of the weights whose
-`validation.metric` is less than one standard error below the best one's, the nearest to 1/2 is taken, the papers' sum
+`validation.metric` is at most one standard error below the best one's, the nearest to 1/2 is taken, the papers' sum
 of both heads: a few hundred rows tell little more apart. The error is that of the mean difference to the best over the
 rows. The scores of a block of rows are computed once for both heads and added up with every weight. Where the
 validation rows come from:
@@ -14,7 +14,6 @@ No test row is read to choose. The record says what was chosen in `training.fuse
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -30,6 +29,7 @@ from harness import metrics
 from harness.data import load
 from harness.errors import UserError
 from harness.index.exact import top_positions
+from harness.index.fusion import plainest
 from harness.index.ranking import pack, to_float32, unpack
 from harness.io.models import Strict
 from harness.io.progress import progress
@@ -80,7 +80,7 @@ class Choice(Strict):
 
 
 def choose(scoring: TwoHeadScoring, evaluator: Evaluator, rows: Rows) -> tuple[Choice, dict[str, float]]:
-    """Return the best weight for these rows by `validation.metric`, and all metrics with it."""
+    """Return the weight to take for these rows by `validation.metric`, and all metrics with it."""
     labels = scoring.label_vectors(evaluator.label_tokens, ("de", "clf"))
     queries = scoring.query_vectors(rows.tokens, ("de", "clf"))
     config, metric = evaluator.config, evaluator.config.validation.metric
@@ -88,31 +88,12 @@ def choose(scoring: TwoHeadScoring, evaluator: Evaluator, rows: Rows) -> tuple[C
     found = best_labels(queries, labels, WEIGHTS, max(config.ks), rows.filter, device)
     scores = [metrics.evaluate(ids, rows.truth, evaluator.weights, config.ks) for ids in found]
     by_row = [metrics.per_row(ids, rows.truth, evaluator.weights, config.ks).get(metric) for ids in found]
-    best = nearest_to_the_sum([one[metric] for one in scores], by_row)
+    best = plainest([one[metric] for one in scores], by_row, list(map(abs, EXPONENTS)))
     grid = [[weight, one[metric]] for weight, one in zip(WEIGHTS, scores, strict=True)]
     chosen = Choice(
         weight=WEIGHTS[best], metric=metric, value=scores[best][metric], rows=rows.truth.shape[0], grid=grid
     )
     return chosen, scores[best]
-
-
-def nearest_to_the_sum(values: Sequence[float], by_row: Sequence[NDArray[np.float64] | None]) -> int:
-    """Return the place of the weight to take.
-
-    Args:
-        values: The metric with each of `WEIGHTS`.
-        by_row: Its value for every row [n] with each; None for a metric of the whole set, where the best counts.
-    """
-    best = max(range(len(values)), key=lambda place: (values[place], -abs(EXPONENTS[place])))
-
-    def level(place: int) -> bool:
-        mine, other = by_row[place], by_row[best]
-        if mine is None or other is None or len(mine) < 2:
-            return values[place] == values[best]
-        behind = other - mine
-        return bool(behind.mean() <= behind.std(ddof=1) / math.sqrt(len(behind)))
-
-    return min(filter(level, range(len(values))), key=lambda place: (abs(EXPONENTS[place]), -values[place]))
 
 
 def best_labels(

@@ -20,6 +20,7 @@ from harness.experiments.bench.plan import plan
 from harness.experiments.bench.store import RunStore
 from harness.experiments.sweep.plan import make_plan as make_sweep
 from harness.experiments.sweep.results import best_settings
+from harness.index.fusion import plainest
 from harness.infer.export import export_run
 from harness.infer.load import load_run
 from harness.infer.predict import predict
@@ -37,7 +38,7 @@ from harness.runs.resume import find_earlier
 from harness.settings.layers import Layer
 from harness.settings.schema import RunConfig
 from harness.train import fusion
-from harness.train.fusion import WEIGHTS, best_labels, nearest_to_the_sum, run_before
+from harness.train.fusion import EXPONENTS, WEIGHTS, best_labels, run_before
 from harness.train.inputs import tokenise, validation_split
 from tests.support.bench_cells import request
 from tests.support.commands import call
@@ -123,7 +124,7 @@ def test_a_lead_within_its_error_leaves_the_papers_sum(ahead: int, taken: float)
     best[0 : 2 * (ahead + 50) : 2], best[1:101:2] = 100.0, 0.0
     worst = np.zeros(400)
     by_row = [best if weight == WEIGHTS[5] else equal if weight == 0.5 else worst for weight in WEIGHTS]
-    assert WEIGHTS[nearest_to_the_sum([float(one.mean()) for one in by_row], by_row)] == taken
+    assert WEIGHTS[plainest([float(one.mean()) for one in by_row], by_row, list(map(abs, EXPONENTS)))] == taken
 
 
 def precision(held: NDArray[np.int64], data: Dataset, scores: NDArray[np.float64]) -> float:
@@ -168,7 +169,7 @@ def test_the_metric_that_the_run_names_decides() -> None:
 @pytest.mark.parametrize("equal", [True, False])
 def test_without_rows_the_best_counts_and_of_equal_ones_the_nearest_to_a_half(equal: bool) -> None:
     values = [1.0 if equal or weight in (0.0, WEIGHTS[3], 1.0) else 0.5 for weight in WEIGHTS]
-    assert WEIGHTS[nearest_to_the_sum(values, [None] * len(values))] == (0.5 if equal else WEIGHTS[3])
+    assert WEIGHTS[plainest(values, [None] * len(values), list(map(abs, EXPONENTS)))] == (0.5 if equal else WEIGHTS[3])
 
 
 @pytest.mark.parametrize("method", SHORT)

@@ -4,8 +4,9 @@ A row is a package that has tags; its labels are those tags, such as `works-with
 the vocabulary in the package debtags, or by its own words if it is not there. Labels are not items here, unlike in
 `debian`: no row is its own label, and nothing has to be filtered.
 
-Packages built from one source (libfoo1, libfoo-dev, libfoo-doc) share tags and most of their description, so the split
-is by the name of the source. Marks of unfinished work (`facet::TODO`, `special::`) are no tags.
+Packages built from one source (libfoo1, libfoo-dev, libfoo-doc), or from versions of it (gcc-11, gcc-12), share tags
+and most of their description, so the split is by the name of the source without digits. Marks of unfinished work
+(`facet::TODO`, `special::`) are no tags.
 """
 
 import re
@@ -23,12 +24,13 @@ from harness.data.sources.debian import Package, long_texts, parse_packages, sho
 from harness.data.sources.links import in_train, one_line
 from harness.errors import DataError
 
-BUILDER = 1
+BUILDER = 2
 """Version of the builder; raised whenever the same package index would give other rows, labels or texts."""
 
 FIELDS = ("Package", "Architecture", "Source", "Tag", "Description", "Description-md5")
 PACKAGES = ("debtags",)
 _VOCABULARY = "usr/share/debtags/vocabulary"
+_VERSION = re.compile(r"\d[\d.]*")
 
 
 class DebtagsSource:
@@ -99,7 +101,7 @@ def _write(writer: DatasetWriter, packages: list[Package], texts: list[str], des
 
     Labels are the tags of train rows; a test row without any of them is left out.
     """
-    trains = in_train([package.source for package in packages])
+    trains = in_train([_VERSION.sub("", package.source) for package in packages])
     chosen = {real for package, train in zip(packages, trains, strict=True) if train for real in real_tags(package)}
     labels = sorted(chosen)
     position = {tag: label for label, tag in enumerate(labels)}

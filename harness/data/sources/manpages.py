@@ -27,7 +27,7 @@ from harness.data.sources import apt, roff
 from harness.data.sources.links import Links, one_line, one_way_across_splits, write_linked
 from harness.io.files import sha256_json
 
-BUILDER = 1
+BUILDER = 2
 """Version of the builder; raised whenever the same packages would give other rows, labels or texts."""
 
 PACKAGES = tuple(
@@ -247,8 +247,8 @@ def named_pages(text: str) -> list[tuple[str, str]]:
 
 
 def _without_references(text: str) -> str:
-    """Return a text without references such as printf(3): they are ids of labels, and would tell the answer."""
-    return one_line(_REFERENCE.sub(lambda match: match[0] if match["module"] else "", text))
+    """Return a text without references such as printf(3) or File::Spec: they are labels, and would tell the answer."""
+    return one_line(_REFERENCE.sub("", text))
 
 
 def _title(name: str) -> str:

@@ -1,18 +1,14 @@
 """Building a dataset of WordNet synsets and the synsets related to them: `lf-wordnet`.
 
-A row is a synset, that is one meaning of one or several words: the words and the definition. Its labels are
+A row is a synset, that is one meaning of one or several words: the words and the definition. Its labels are the
+synsets that any relation of WordNet joins it with in either direction (kind and superordinate, part and whole, similar,
+opposite, derived form and others), but for topics, regions and usages, which are no neighbours in meaning.
 
-    the synsets that any relation of WordNet joins it with in either direction (kind and superordinate, part and whole,
-    similar, opposite, derived form and others), but for topics, regions and usages, which are no neighbours in meaning
-    sister terms: all kinds of one superordinate, if it has at most 10 kinds
-
-The limit on sister terms keeps whole families or none: a drawn part of a family of hundreds could not be learnt.
-All relations hold both ways here, so of a train and a test synset one alone has the other as a label.
+All relations hold both ways here, so of a train and a test synset one alone has the other as a label. Sister terms, the
+kinds of one superordinate, do not count: they all have each other, and those in train would tell those of a test row.
 """
 
 import re
-from collections import defaultdict
-from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +20,12 @@ from harness.data.sources import apt
 from harness.data.sources.links import Links, one_line, one_way_across_splits, write_linked
 from harness.errors import DataError
 
-BUILDER = 1
+BUILDER = 2
 """Version of the builder; raised whenever the same package would give other rows, labels or texts."""
 
 PACKAGES = ("wordnet-base",)
-LARGEST_FAMILY = 10
 
 _FILES = re.compile(r"usr/share/wordnet/data\.(?:noun|verb|adj|adv)")
-_SUPERORDINATE = {"@", "@i"}
 _DOMAINS = {";c", ";r", ";u", "-c", "-r", "-u"}
 _POSITION = re.compile(r"\((?:a|p|ip)\)$")
 """Where an adjective may stand, written behind the word."""
@@ -110,7 +104,6 @@ def related(synsets: list[Synset]) -> tuple[Links, dict[str, int]]:
     """
     position = {synset.id: item for item, synset in enumerate(synsets)}
     pairs: set[tuple[int, int]] = set()
-    families: dict[int, list[int]] = defaultdict(list)
     unknown = to_itself = 0
     for item, synset in enumerate(synsets):
         for symbol, name in synset.relations:
@@ -120,15 +113,9 @@ def related(synsets: list[Synset]) -> tuple[Links, dict[str, int]]:
             elif symbol not in _DOMAINS:
                 to_itself += other == item
                 pairs |= {(item, other), (other, item)}
-                if symbol in _SUPERORDINATE:
-                    families[other].append(item)
-    small = [family for family in families.values() if len(family) <= LARGEST_FAMILY]
-    pairs.update(pair for family in small for pair in permutations(family, 2))
     ends = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
     counts = {
         "relations_to_no_synset": unknown,
         "relations_to_itself": to_itself,
-        "families": len(families),
-        "families_too_large": len(families) - len(small),
     }
     return Links([synset.id for synset in synsets], ends[:, 0], ends[:, 1]), counts

@@ -88,10 +88,10 @@ def _require_distinct(records: list[RunRecord]) -> None:
     seen: dict[str, str] = {}
     for record in records:
         key = key_of(record.config, record.dataset, record.metric_version, record.encoder.get("identity"))
-        other = seen.setdefault(key, record.run_id)
-        if record.run_id in [one.run_id for one in records if one is not record]:
+        if (other := seen.get(key)) == record.run_id:
             raise UserError(f"run {record.run_id} is named twice; name every run once")
-        if other != record.run_id:
+        seen[key] = record.run_id
+        if other is not None:
             raise UserError(f"runs {other} and {record.run_id} have the same settings, data and seed; name one of them")
 
 

@@ -21,7 +21,7 @@ from harness.data import Dataset
 from harness.errors import UserError
 from harness.experiments.fusion.members import IDS, read_predictions, recorded_config
 from harness.index import TopK
-from harness.index.fusion import Candidates, Value, reciprocal_ranks, scaled_scores, shares
+from harness.index.fusion import Candidates, Value, plainest, reciprocal_ranks, scaled_scores, shares
 from harness.infer.load import config_of
 from harness.io.progress import progress
 from harness.model import ENCODERS
@@ -196,30 +196,31 @@ def read_validation(
 def search_weights(
     rankings: Sequence[TopK], truth: csr_array, inverse: NDArray[np.float64] | None, metric: str
 ) -> Chosen:
-    """Try every point of the grid on R rankings [V, K] and their truth [V, L]; return the best.
+    """Try every point of the grid on R rankings [V, K] and their truth [V, L]; return the one to take.
 
-    Of equally good ones the nearest to equal weights is taken, of these the first.
+    Of those that are level with the best, `plainest`, the nearest to equal weights is taken, of these the first.
     """
     rows = min(truth.shape[0], max(1, _MOST_VALUES // (len(rankings) * sum(one.ids.shape[1] for one in rankings))))
     used = np.arange(rows) * truth.shape[0] // rows
     true, k = truth[used], int(metric.partition("@")[2])
 
-    def score(candidates: Candidates, weights: Sequence[float]) -> float:
-        found = metrics.evaluate(candidates.best(weights, k)[0], true, inverse, (k,))[metric]
-        return round(found, 9)  # the order of a sum decides nothing
+    def score(ids: NDArray[np.int32]) -> float:
+        return round(metrics.evaluate(ids, true, inverse, (k,))[metric], 9)  # the order of a sum decides nothing
 
     def collected(value: Value) -> Candidates:
         return Candidates.of(rankings, value, used)
 
     grid, count = shares(len(rankings), STEPS), len(rankings)
     scaled = collected(scaled_scores)
-    scores = np.empty(len(grid))
+    scores, by_row = np.empty(len(grid)), []
     with progress("choose weights", len(grid), "weightings") as advance:
         for place, weights in enumerate(grid):
-            scores[place] = score(scaled, weights)
+            ids = scaled.best(weights, k)[0]
+            scores[place] = score(ids)
+            by_row.append(metrics.per_row(ids, true, inverse, (k,)).get(metric))
             advance(1)
     unequal = np.round(((grid - 1 / count) ** 2).sum(1), 9)
-    best = int(np.lexsort((unequal, -scores))[0])
+    best = plainest(scores.tolist(), by_row, unequal.tolist())
     alone = [float(scores[int(np.flatnonzero(grid[:, member] == 1)[0])]) for member in range(count)]
-    rrf = score(collected(reciprocal_ranks), [1.0] * count)
+    rrf = score(collected(reciprocal_ranks).best([1.0] * count, k)[0])
     return Chosen(tuple(map(float, grid[best])), rows, float(scores[best]), tuple(alone), rrf)
