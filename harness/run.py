@@ -164,8 +164,8 @@ def _chosen_before(
     assert chosen is not None
     gc.collect()  # free the memory of that training before the next one begins
     best = max(value for _, value in chosen.grid)
-    found = f"{chosen.metric} {chosen.value:.2f} on {chosen.rows:,} validation rows"
-    _say(f"scorer fused: weight {chosen.weight:.3f}, {found}; the best of all weights has {best:.2f}")
+    scored = f"{chosen.metric} {chosen.value:.2f} on {chosen.rows:,} validation rows"
+    _say(f"scorer fused: weight {chosen.weight:.3f}, {scored}; the best of all weights has {best:.2f}")
     return chosen
 
 
