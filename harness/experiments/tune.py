@@ -27,7 +27,7 @@ from harness.settings.identity import before, decisive, marked
 from harness.settings.layers import Layer, flat, merge
 from harness.settings.method import METHOD_FOLDER, load_method
 from harness.settings.published import PUBLISHED_FOLDER, TUNED_FOLDER
-from harness.settings.schema import NAME, Settings
+from harness.settings.schema import NAME, ONCE, Settings
 
 TUNING_FOLDER = METHOD_FOLDER / "tuning"
 _TAKEN = ("all", "speed", COMPARISON, STATISTICS, TESTS)
@@ -140,7 +140,7 @@ class Tuning(Settings):
         `studies` are by name; one whose best settings this search begins with has to be among them.
         """
         own = {key: value for key, value in row.settings.items() if key != "encoder"}
-        fixed = {**own, "validation": {"size": self.validation, "every_epochs": _ONCE}}
+        fixed = {**own, "validation": {"size": self.validation, "every_epochs": ONCE}}
         return Request(
             method=row.method,
             dataset=dataset,
@@ -174,10 +174,6 @@ class Tuning(Settings):
         # trial 0 has the row's own settings, which are tried here anyway
         best = study.chosen
         return (_rounded(best.params, _ranges(row.over, row.method)),) if best and best.number else ()
-
-
-_ONCE = 10_000
-"""More epochs than any training has, so that only the last one is validated."""
 
 
 def tunings() -> dict[str, Path]:

@@ -44,6 +44,10 @@ class SearchSettings(Settings):
     """Options of the search backend, for example `efSearch`; see `harness.index.search`."""
 
 
+ONCE = 10_000
+"""More epochs than any training has: as `every_epochs`, only the last one is validated."""
+
+
 class ValidationSettings(Settings):
     """Validation rows, train rows set aside to choose the epoch; without them the last model is reported."""
 

@@ -43,7 +43,7 @@ from harness.runs.resume import Earlier, find_earlier
 from harness.settings.identity import fixed, key_of
 from harness.settings.method import Parts
 from harness.settings.parameters import Share
-from harness.settings.schema import RunConfig
+from harness.settings.schema import ONCE, RunConfig
 from harness.train.evaluation import Evaluator, Rows
 
 EXPONENTS = (-math.inf, *(power / 2 for power in range(-6, 11)), math.inf)
@@ -51,8 +51,6 @@ EXPONENTS = (-math.inf, *(power / 2 for power in range(-6, 11)), math.inf)
 WEIGHTS = tuple(1 / (1 + 2.0**-exponent) for exponent in EXPONENTS)
 SHARE = 0.1
 """Share of the train rows that a run which goes before is judged on."""
-_ONCE = 10_000
-"""More epochs than any training has: the run that goes before is judged by its last model, as the run after it is."""
 _ROWS, _LABELS = 256, 8192
 """Size of a block of scores."""
 _SPARE = 32
@@ -179,13 +177,14 @@ def run_before(config: RunConfig) -> RunConfig | None:
         return None
     if config.validation.patience is not None:
         raise UserError("validation.patience needs rows to judge by; set validation.size, for example 0.1")
-    validation = config.validation.model_copy(update={"size": SHARE, "every_epochs": _ONCE})
+    # judged by its last model, as the run after it is
+    validation = config.validation.model_copy(update={"size": SHARE, "every_epochs": ONCE})
     return config.model_copy(update={"evaluate": "validation", "validation": validation})
 
 
 def goes_before(config: dict[str, Any]) -> bool:
     """Return whether recorded settings are those of a run that chooses the weight for the run after it."""
-    return bool(config["evaluate"] == "validation" and config["validation"]["every_epochs"] == _ONCE)
+    return bool(config["evaluate"] == "validation" and config["validation"]["every_epochs"] == ONCE)
 
 
 def origins_before(origins: dict[str, str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ def train(
 
     def validation_scores(scorer: str | None) -> dict[str, float]:
         scorer = scorer or parts.scoring.scorers[0]
-        if scorer == FUSED and weight_is_open(parts.scoring):  # judged by the best weight of this epoch
+        if scorer == FUSED and weight_is_open(parts.scoring):  # judged by the weight that it would take
             return choose(parts.scoring, evaluator, validation)[1]
         return evaluator.score(parts.scoring, validation, (scorer,))[scorer].metrics
 
